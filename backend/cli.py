@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "inspect",
     "inspect": "inspect",
     "transactions": "inspect",
+    "records": "record",
     "watch": "watch",
     "mcp": "mcp",
     "abort": "abort",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import streamlit as st
@@ -20,8 +20,16 @@ from topicproof.app.shell.url_state import TopicsState
 from topicproof.app.topic.snapshot import Snapshot, fingerprint, same_place
 from topicproof.backend.address import Address
 from topicproof.backend.formats.frames import schema_header
+from topicproof.backend.kafka.browse.record_json import decode_of
 from topicproof.backend.kafka.browse.records import Headers, Record, read_window
-from topicproof.backend.kafka.browse.search import Row, Search, offsets_at, search, search_all
+from topicproof.backend.kafka.browse.search import (
+    Row,
+    Search,
+    Stop,
+    key_first,
+    offsets_at,
+    search_all,
+)
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
@@ -94,23 +102,72 @@ def search_results(
         selection.newest,
         snapshot.taken_at,
     )
-    if selection.key or selection.value or selection.header:
+    if selection.wanted.is_of_content:
         # Whether a record is found would tell what is masked in it.
         require_unmasked(settings, selection.topic)
     where = "all partitions" if selection.partition is None else f"partition {selection.partition}"
     note_look(settings, f"{selection.topic}, a search of {where}")
 
-    def masked_results() -> dict[int, Search]:
-        return {
-            number: replace(result, rows=mask_records(hidden, result.rows))
-            for number, result in _search(settings, kafka, snapshot, selection, on_progress).items()
-        }
-
-    def size(results: dict[int, Search]) -> int:
+    def size(results: Mapping[int, Search]) -> int:
         return sum(size_of(result.rows) for result in results.values())
 
-    results = byte_budget().get(key, masked_results, size)
-    return dict(results)
+    results: dict[int, Search] = {}
+    for turn in range(1 + selection.further):
+        begin = _going_on(snapshot, selection, results) if turn else None
+        if begin is not None and not begin:
+            break
+
+        def masked_results(begin: dict[int, int | None] | None = begin) -> dict[int, Search]:
+            unmasked = _search(settings, kafka, snapshot, selection, on_progress, begin)
+            return {
+                number: replace(result, rows=mask_records(hidden, result.rows))
+                for number, result in unmasked.items()
+            }
+
+        # Each turn has an entry of its own: what was searched before is not searched again.
+        places = None if begin is None else tuple(begin.items())
+        results = _joined(results, byte_budget().get((*key, places), masked_results, size))
+    return results
+
+
+def _going_on(
+    snapshot: Snapshot, selection: TopicsState, results: Mapping[int, Search]
+) -> dict[int, int | None]:
+    """Returns where the next turn of a search begins in each partition that is not searched to its
+    end: first those that were not searched at all (None), or they might never be."""
+    partitions = _partitions(snapshot, selection)
+    unsearched = [number for number in partitions if number not in results]
+    stopped = {
+        number: results[number].reached
+        for number in partitions
+        if number in results and results[number].stop is not Stop.END
+    }
+    return {**dict.fromkeys(unsearched), **stopped}
+
+
+def _partitions(snapshot: Snapshot, selection: TopicsState) -> list[int]:
+    """Returns the partitions of a search, in its order."""
+    if selection.partition is not None:
+        return [selection.partition]
+    return key_first(snapshot.bounds, selection.wanted.key)
+
+
+def _joined(before: Mapping[int, Search], turn: Mapping[int, Search]) -> dict[int, Search]:
+    """Returns the results of a search and of one more turn of it as one."""
+    joined = dict(before)
+    for number, result in turn.items():
+        earlier = before.get(number)
+        joined[number] = (
+            result
+            if earlier is None
+            else replace(
+                result,
+                rows=earlier.rows + result.rows,
+                first=earlier.first,
+                unread=earlier.unread + result.unread,
+            )
+        )
+    return joined
 
 
 def _search(
@@ -119,43 +176,43 @@ def _search(
     snapshot: Snapshot,
     selection: TopicsState,
     on_progress: Callable[[int, int], None],
+    going_on: Mapping[int, int | None] | None,
 ) -> dict[int, Search]:
-    """Searches one partition, or all of them. Nothing is masked."""
+    """Searches one partition, or all of them, from where the selection begins or where it goes on.
+    Nothing is masked."""
     address = Address(kafka.bootstrap, settings.client)
-    bounds, ranges, criteria = snapshot.bounds, snapshot.ranges, selection.wanted
-    formats = decoders(settings)
+    bounds, formats = snapshot.bounds, decoders(settings)
 
-    def decode(value: bytes, headers: Headers) -> str | None:
+    def text(value: bytes, headers: Headers) -> str | None:
         return formats.decode(value, bounds.topic, header=schema_header(headers, "value")).text
 
-    text = decode if formats.configured else None
-    partition = selection.partition
-    partitions = [p.partition for p in bounds.partitions] if partition is None else [partition]
+    partitions = _partitions(snapshot, selection)
     first, end = (
         None if at is None else offsets_at(address, bounds, partitions, at)
         for at in (selection.time_ms, selection.until_ms)
     )
-    if partition is None:
-        return search_all(
-            address, bounds, ranges, criteria, on_progress, selection.newest, text, first, end
-        )
-    p, begin = snapshot.partition(partition), selection.offset
-    if begin is None:
-        begin = first[partition] if first is not None else p.hw if selection.newest else p.start
-    last = None if end is None else end[partition]
-    result = search(
+
+    def begin(number: int) -> int:
+        if selection.offset is not None:
+            return selection.offset
+        if first is not None:
+            return first[number]
+        p = snapshot.partition(number)
+        return p.hw if selection.newest else p.start
+
+    places = dict.fromkeys(partitions) if going_on is None else going_on
+    return search_all(
         address,
         bounds,
-        ranges,
-        partition,
-        begin,
-        criteria,
+        snapshot.ranges,
+        selection.wanted,
         on_progress,
-        selection.newest,
-        text=text,
-        end=last,
+        newest=selection.newest,
+        text=text if formats.configured else None,
+        first={number: begin(number) if at is None else at for number, at in places.items()},
+        end=end,
+        decode=decode_of(formats, bounds.topic),
     )
-    return {partition: result}
 
 
 def committed_retry(

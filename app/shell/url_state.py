@@ -16,6 +16,7 @@ import pandas as pd
 
 from topicproof.app.topic.field_columns import COLUMNS_MAX, as_path
 from topicproof.app.wording import TRANSACTION_WORDS, plain
+from topicproof.backend.kafka.browse.conditions import FILTER_CHARACTERS, parse_conditions
 from topicproof.backend.kafka.browse.search import RecordQuery
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.validators.finding import Bounds, Example, Fate, PartitionBounds
@@ -37,6 +38,8 @@ CLUSTER, ALL_GROUPS = "cluster", "all-groups"
 OLDEST, NEWEST = "oldest", "newest"
 """The two directions of a search."""
 NEEDLE_CHARACTERS = 200
+FURTHER_MAX = 9
+"""Times that a search may go on from where it stopped, in one list."""
 WINDOW = 200
 """Number of offsets in the tables."""
 LEAD = 5
@@ -208,7 +211,7 @@ class TopicsState:
     header: str = ""
     """Required text, or hexadecimal after `0x`."""
     fates: tuple[Fate, ...] = ()
-    newest: bool = False
+    newest: bool = True
     """Whether a search goes from the newest records to the oldest."""
     record: tuple[int, int] | None = None
     """Partition and offset of the record shown in detail."""
@@ -218,11 +221,19 @@ class TopicsState:
     """Paths of the value's fields that are columns."""
     until: str | None = None
     """The time where the search of every partition ends, like `time`; None: the end of the log."""
+    where: str = ""
+    """Conditions on fields (`conditions.parse_conditions`), which can be parsed."""
+    further: int = 0
+    """How many times the search goes on from where it stopped."""
 
     @property
     def wanted(self) -> RecordQuery:
         return RecordQuery(
-            needle_bytes(self.key), needle_bytes(self.value), needle_bytes(self.header), self.fates
+            needle_bytes(self.key),
+            needle_bytes(self.value),
+            needle_bytes(self.header),
+            self.fates,
+            parse_conditions(self.where),
         )
 
     @property
@@ -252,6 +263,8 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
             f"No record is {plain(str(fate).lower())}; Compare shows such offsets. The filter is"
             " ignored."
         )
+    # An address that names where to begin, and no order, means from there on.
+    order = OLDEST if offset is not None or time is not None else NEWEST
     state = TopicsState(
         bounds.topic,
         _one_of(params, "view", VIEWS, RECORDS, notices),
@@ -262,11 +275,13 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
         value=params.get("value", "")[:NEEDLE_CHARACTERS],
         header=params.get("header", "")[:NEEDLE_CHARACTERS],
         fates=tuple(fate for fate in fates if fate in DATA_FATES),
-        newest=_one_of(params, "order", (OLDEST, NEWEST), OLDEST, notices) == NEWEST,
+        newest=_one_of(params, "order", (OLDEST, NEWEST), order, notices) == NEWEST,
         record=_record(params, partition, notices),
         level=_one_of(params, "level", (COMMITTED, UNCOMMITTED), COMMITTED, notices),
         fields=_paths(params, notices),
         until=until,
+        where=_where(params, notices),
+        further=min(FURTHER_MAX, _number(params, "further", 0, notices)),
     )
     return state, notices
 
@@ -284,13 +299,15 @@ def write_topics(selection: TopicsState) -> dict[str, str]:
         params["until"] = selection.until
     params |= {
         name: getattr(selection, name)
-        for name in ("key", "value", "header")
+        for name in ("key", "value", "header", "where")
         if getattr(selection, name)
     }
     if selection.fates:
         params["fate"] = ",".join(fate.lower() for fate in selection.fates)
-    if selection.newest:
-        params["order"] = NEWEST
+    if selection.newest != (selection.offset is None and selection.time is None):
+        params["order"] = NEWEST if selection.newest else OLDEST
+    if selection.further:
+        params["further"] = str(selection.further)
     if selection.record is not None:
         params["record"] = f"{selection.record[0]}/{selection.record[1]}"
     if selection.level != COMMITTED:
@@ -457,6 +474,17 @@ def _paths(params: Mapping[str, str], notices: list[str]) -> tuple[str, ...]:
     if len(distinct) > COLUMNS_MAX:
         notices.append(f"At most {COLUMNS_MAX} fields are columns. The first ones are shown.")
     return tuple(distinct[:COLUMNS_MAX])
+
+
+def _where(params: Mapping[str, str], notices: list[str]) -> str:
+    """Reads the conditions on fields, if they can be parsed."""
+    text = params.get("where", "")[: FILTER_CHARACTERS + 1].strip()
+    try:
+        parse_conditions(text)
+    except ValueError as error:
+        notices.append(f"The filter is left out: {plain(str(error))}.")
+        return ""
+    return text
 
 
 def _fates(params: Mapping[str, str], notices: list[str]) -> tuple[Fate, ...]:

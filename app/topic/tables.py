@@ -38,6 +38,8 @@ from topicproof.validators.report import Report
 from topicproof.validators.sentences import first_of
 
 CELL_CHARACTERS = 80
+VALUE_CHARACTERS = 300
+"""Of a value that has the room of a wide column."""
 CELLS_FORMATTED_MAX = 20_000
 """Streamlit refuses a formatted table of more than 262,144 cells, and each cell takes up to a
 millisecond at every drawing. A larger table has its numbers without separators."""
@@ -201,9 +203,9 @@ def row_table(rows: Sequence[Row], partitions: bool, decoder: RowDecoder) -> pd.
     columns |= {
         "offset": [row.offset for row in rows],
         "fate": [fate_label(row.fate) for row in rows],
-        "key": [cell_text(row, decoder, CELL_CHARACTERS, "key") for row in rows],
-        "value": [cell_text(row, decoder, CELL_CHARACTERS) for row in rows],
         "timestamp (UTC)": [moment_of_ms(row.timestamp_ms).removesuffix(" UTC") for row in rows],
+        "key": [cell_text(row, decoder, CELL_CHARACTERS, "key") for row in rows],
+        "value": [cell_text(row, decoder, VALUE_CHARACTERS) for row in rows],
         "size": [data_size(row.size) for row in rows],
         "open": [
             f"./compare?topic={quote(decoder.topic)}&partition={row.partition}&offset={row.offset}{where}"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -238,9 +237,6 @@ def listing(selection: TopicsState, rows: Sequence[Row], paused: bool) -> None:
     table = tables.row_table(rows, True, decoder)
     if selection.fields:
         table = with_fields(table, field_columns(map(decoder.decode, rows), selection.fields))
-    wide: dict[str, Any] = {
-        "value": st.column_config.TextColumn(width=170 if selection.fields else 330)
-    }
     st.dataframe(
         tables.row_tints(table, rows, None),
         hide_index=True,
@@ -248,7 +244,7 @@ def listing(selection: TopicsState, rows: Sequence[Row], paused: bool) -> None:
         row_height=ROW_PX,
         placeholder="null",
         alt=f"The newest records of {selection.topic} at {ISOLATION[selection.level]}",
-        column_config=columns() | wide,
+        column_config=columns(),
     )
     if paused:
         # Only while paused: a menu that is redrawn every two seconds cannot be used.

@@ -11,7 +11,6 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import decoders, page_settings
-from topicproof.app.session.coordination import topic_coordination
 from topicproof.app.session.record_reads import committed_retry, records_in_window
 from topicproof.app.session.reports import verdict_findings
 from topicproof.app.shell import downloads
@@ -22,14 +21,13 @@ from topicproof.app.shell.url_state import (
     UNCOMMITTED,
     WINDOW,
     CompareState,
-    TransactionsState,
     read_compare,
     verdict_params,
     write_compare,
-    write_transactions,
 )
 from topicproof.app.topic import tables, topic_header, topic_strip
 from topicproof.app.topic.payload import RowDecoder, decoded, payload, verbatim
+from topicproof.app.topic.record_detail import TRANSACTION_SHOWN, transaction_link, why_aborted
 from topicproof.app.topic.snapshot import FATES_NEXT, Snapshot, next_of
 from topicproof.app.topic.topic_findings import TopicFindings, first_copy
 from topicproof.backend.characters import visible
@@ -43,7 +41,6 @@ TABLE_PX = 560
 PARTITION_PX, OFFSET_PX = 110, 150
 ROW_PX = 28
 HEAD_PX = 71
-TRANSACTION_SHOWN = 2_000
 SHORT_BYTES = 16  # Key and value are side by side if neither is longer than this.
 LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 
@@ -294,21 +291,11 @@ def detail(
                         "The same output of the same input, by a later attempt, on this partition."
                     ),
                 )
-            why_aborted(kafka, snapshot, selection, record)
+            why_aborted(kafka, snapshot, selection.partition, record.offset)
         if record.transaction is not None:
             st.caption("Transaction")
             verbatim(visible(record.transaction[:TRANSACTION_SHOWN]))
-            st.page_link(
-                "views/transactions.py",
-                label="Show the transaction",
-                icon=":material/timeline:",
-                query_params=write_transactions(
-                    TransactionsState(
-                        selection.topic,
-                        chosen=snapshot.transaction_at(selection.partition, record.offset),
-                    )
-                ),
-            )
+            transaction_link(snapshot, selection.partition, record.offset)
         if record.timestamp_ms is None:
             return
         lineage = None if record.lineage is None else parse_lineage(record.lineage.encode())
@@ -344,39 +331,6 @@ def detail(
                 column_config=tables.HEADER_WIDTHS,
             )
         st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
-
-
-def why_aborted(
-    kafka: Services, snapshot: Snapshot, selection: CompareState, record: Record
-) -> None:
-    """Says who ended the transaction of an aborted record, on demand: the coordinators' own log may
-    be long."""
-    place = snapshot.transaction_at(selection.partition, record.offset)
-    if place is None:
-        return
-    state = st.session_state
-    if state.get("why_of") != (selection.topic, place):
-        st.button(
-            "Why was it aborted?",
-            key="why",
-            icon=":material/help:",
-            on_click=state.update,
-            args=({"why_of": (selection.topic, place)},),
-        )
-        return
-    with show_errors():
-        coordination = topic_coordination(settings, kafka, snapshot)
-    reason = coordination.reasons.get(place)
-    if reason is None:
-        unknown = "The coordinators' own log no longer tells who aborted it."
-        st.caption(wording.plain(coordination.not_heard or unknown))
-        return
-    began = snapshot.transactions[["partition", "first_offset"]].eq(place).all(axis=1)
-    (producer_id,) = snapshot.transactions.loc[began, "producer_id"]
-    name = coordination.names.get(producer_id, f"producer {producer_id}")
-    st.markdown(
-        f"**Why was it aborted?** {wording.plain(f'{name}: {wording.ABORT_WORDS[reason]}.')}"
-    )
 
 
 def findings(

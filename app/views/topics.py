@@ -27,7 +27,7 @@ from topicproof.app.shell.url_state import (
     read_topics,
 )
 from topicproof.app.topic import group_list, tables, topic_header, topic_list, topic_strip
-from topicproof.app.topic.record_browser import ROW_PX, records
+from topicproof.app.topic.record_browser import ROW_PX, records, with_kept_fields
 from topicproof.app.topic.snapshot import Snapshot
 from topicproof.app.topic.tail import tail
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
@@ -47,6 +47,7 @@ settings = page_settings()
 def body(kafka: Services, snapshot: Snapshot, _live: bool) -> None:
     """Shows the chosen view of the topic; the others are not queried."""
     selection, notices = read_topics(st.query_params, snapshot.bounds)
+    selection = with_kept_fields(selection)
     if selection.view == RECORDS and topic_header.empty(snapshot):
         return
     if snapshot.bounds.offsets:

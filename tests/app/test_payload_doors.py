@@ -30,6 +30,7 @@ from tests.app.test_masking import sent
 from tests.backend.trust.people import ADA, EMMY, GRACE, ISSUER, KURT
 from topicproof.app.session import access
 from topicproof.backend.address import Address
+from topicproof.backend.commands.record_commands import listed
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.evidence.findings import SCHEMA
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
@@ -37,6 +38,8 @@ from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.evidence_export import export_folder, export_zip
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.browse.conditions import parse_conditions
+from topicproof.backend.kafka.browse.search import RecordQuery
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.mcp_server.cluster_tools import ClusterTools
@@ -217,6 +220,18 @@ def asked(tool: str, *names: Callable[[House], str], **options: Any) -> Door:
     return opened
 
 
+def listed_records(where: str) -> Door:
+    """What `topicproof records` prints."""
+
+    def opened(house: House, by: Identity, _open_page: OpenPage) -> bytes:
+        query = RecordQuery(where=parse_conditions(where))
+        listing = listed(house.settings, house.settings.address, house.as_(by), house.topic, query)
+        place = b"".join(b"Offset %d" % row.offset for row in listing.rows)
+        return json.dumps(listing.to_json()).encode() + place
+
+    return opened
+
+
 def content(data: Any) -> bytes:
     """The file that a button saves, which is made at once or when it is pressed."""
     made = data() if callable(data) else data
@@ -265,6 +280,7 @@ DOORS: Mapping[str, Door] = {
     "Topics: search by value": page("topics", topic=topic, value=SECRET),
     "Topics: search by key": page("topics", topic=topic, key=SECRET),
     "Topics: search by header": page("topics", topic=topic, header=f"token={SECRET}"),
+    "Topics: search by field": page("topics", topic=topic, where=f"$.card.number = {SECRET}"),
     "Topics: live tail": page("topics", topic=topic, view="tail"),
     "Topics: live tail, paused, export": page("topics", "paused", topic=topic, view="tail"),
     "Topics: partitions": page("topics", topic=topic, view="partitions"),
@@ -273,6 +289,8 @@ DOORS: Mapping[str, Door] = {
     "evidence as a zip file, digests": exported_zip(Payloads.MASKED),
     "evidence as a zip file, no payloads": exported_zip(Payloads.NONE),
     "evidence as a folder": exported_folder,
+    "command: newest records": listed_records(""),
+    "command: search by field": listed_records(f"$.card.number = {SECRET}"),
     "agent: newest records": asked("records", topic),
     "agent: records from an offset on": asked("records", topic, partition=0, offset=0),
     "agent: draft of a contract": asked("draft_contract", topic, lambda house: house.other),
@@ -384,9 +402,9 @@ def test_every_reader_of_payloads_is_behind_a_door() -> None:
         ("app/check/check_reads.py", "samples"),
         ("app/topic/record_browser.py", "search"),
         ("app/topic/record_browser.py", "search_results"),
-        ("app/topic/record_browser.py", "unmasked_records"),
+        ("app/topic/record_detail.py", "records_in_window"),
+        ("app/topic/record_detail.py", "unmasked_records"),
         ("app/session/record_reads.py", "read_window"),
-        ("app/session/record_reads.py", "search"),
         ("app/session/record_reads.py", "search_all"),
         ("app/session/run_reads.py", "export_zip"),
         ("app/verdict/signoff_form.py", "run_evidence_reports"),

@@ -3,6 +3,7 @@ topic, no broker."""
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from tests.runs import Finished
 from tests.test_cli import call
 from topicproof.app.shell.url_state import (
     COMMITTED,
+    FURTHER_MAX,
+    OLDEST,
     UNCOMMITTED,
     VIEWS,
     TopicsState,
@@ -54,6 +57,8 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_siz
     newest=st.booleans(),
     level=st.sampled_from([COMMITTED, UNCOMMITTED]),
     until=st.none() | st.just("2026-01-31T13:00:00+01:00"),
+    where=st.sampled_from(["", "$.id = 4242 and headers['a b'] != 'x, y'"]),
+    further=st.integers(0, FURTHER_MAX),
 )
 def test_an_address_reopens_the_same_search(
     view: str,
@@ -65,6 +70,8 @@ def test_an_address_reopens_the_same_search(
     newest: bool,
     level: str,
     until: str | None,
+    where: str,
+    further: int,
 ) -> None:
     """Story: any search that the page can show is written to the address and read back without a
     notice."""
@@ -83,6 +90,8 @@ def test_an_address_reopens_the_same_search(
         record=record,
         level=level,
         until=until,
+        where=where,
+        further=further,
     )
     assert read_topics(write_topics(look), BOUNDS) == (look, [])
 
@@ -92,7 +101,7 @@ def test_an_address_reopens_the_same_search(
         st.sampled_from(
             [
                 *("view", "partition", "offset", "time", "until", "key", "fate", "order", "record"),
-                "level",
+                *("level", "where", "further"),
             ]
         ),
         WORDS,
@@ -135,10 +144,13 @@ def test_the_records_of_a_run(open_page: OpenPage, at_home: Settings, finished: 
     assert f"**{FOUND_MAX} records** in" in texts(app) and "it stopped because" in texts(app)
     first = app.dataframe[1].value
     assert first["open"].iloc[0].startswith(f"./compare?topic={finished.sink}&partition=0&offset=")
-    app.button(key="go_on 0").click().run()
-    assert not app.exception
-    assert int(app.query_params["offset"]) > first["offset"].max() - 1
-    assert app.dataframe[1].value["offset"].min() > first["offset"].max()
+    app.button(key="more").click().run()
+    assert not app.exception and app.query_params["further"] == "1"
+    both = app.dataframe[1].value
+    assert both.iloc[:FOUND_MAX].equals(first)
+    assert 0 < len(both) - FOUND_MAX <= FOUND_MAX
+    offsets = both["offset"].tolist()
+    assert offsets == sorted(set(offsets), reverse=True)
 
     app.pills(key="fate").set_value([Fate.ABORTED]).run()
     assert app.query_params["fate"] == "aborted"
@@ -163,7 +175,12 @@ def test_a_key_is_found_in_whatever_partition_it_is(
     app.text_input(key="value").set_value("").run()
     assert not app.exception and "partition" not in app.query_params
     found = app.dataframe[1].value
-    assert found["partition"].iloc[0] == last and found["key"].iloc[0] == key
+    times = found["timestamp (UTC)"].tolist()
+    assert key in found[found["partition"] == last]["key"].tolist()
+    assert times == sorted(times, reverse=True)
+    app.segmented_control(key="order").set_value(OLDEST).run()
+    assert app.dataframe[1].value["timestamp (UTC)"].tolist() == sorted(times)
+    found = app.dataframe[1].value
     app.text_input(key="time").set_value("2020-01-01").run()
     assert app.dataframe[1].value.equals(found)
     app.text_input(key="until").set_value("2020-01-02").run()
@@ -379,7 +396,7 @@ def test_hostile_payloads_are_shown_as_what_they_are(
     producer.close()
     shown = {}
     for offset in range(len(hostile)):
-        app = open_page("topics", topic=topic, record=str(offset))
+        app = open_page("topics", topic=topic, record=str(offset), order=OLDEST)
         assert not app.exception
         assert "script" not in texts(app) and "onerror" not in texts(app)
         assert app.dataframe[1].value["size"].iloc[3] == "2.0 MB"
@@ -392,6 +409,82 @@ def test_hostile_payloads_are_shown_as_what_they_are(
     assert "Value: the first 1,000,000 bytes" in texts(app)
     app = open_page("topics", topic=topic, value="0xfffe")
     assert app.dataframe[1].value["offset"].tolist() == [1]
+
+
+ORDERS: list[tuple[str, str, dict[str, bytes]]] = [
+    ("o1", '{"customer": {"id": 4242}, "total": 12.5}', {"region": b"eu"}),
+    ("o2", '{"customer": {"id": 42420}, "total": 99}', {"region": b"us"}),
+    ("o3", "no json", {}),
+]
+
+
+def test_one_record_is_found_by_its_fields_and_opened(
+    open_page: OpenPage,
+    at_home: Settings,
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: somebody looks for the orders of customer 4242, which a search for text would mix up
+    with 42420. The record opens beside the list: aborted, why, decoded, to copy. They go to the
+    next one, close it, choose a column and find it again later. The command line finds the same.
+    A filter with a mistake is explained, and stays in its box."""
+    assert at_home.home
+    topic = new_topic(partitions=2)
+    Writer(bootstrap, topic).write("B1 B-")
+    plain = Producer(idempotent_producer_config(Address(bootstrap)))
+    for key, value, headers in ORDERS:
+        plain.produce(topic, value, key, partition=1, headers=[*headers.items()])
+    assert plain.flush(30) == 0
+    app = open_page("topics", topic=topic)
+    assert not app.exception
+    rows = app.dataframe[1].value
+    assert rows["key"].tolist()[:3] == ["o3", "o2", "o1"] and len(rows) == 4
+    app.text_input(key="where").set_value("$.customer.id = 4242").run()
+    assert not app.exception and app.query_params["where"] == "$.customer.id = 4242"
+    assert "2 records may match too" in texts(app)
+    assert app.dataframe[1].value["key"].tolist() == ["o1"]
+    # The only one is opened by itself.
+    assert "Offset 0" in texts(app) and "Delivered: it is in no transaction." in texts(app)
+    assert json.loads(app.json[0].value)["customer"] == {"id": 4242}
+    (copied,) = [
+        json.loads(element.proto.json)["text"]
+        for element in app.get("bidi_component")
+        if "Copy as JSON" in element.proto.json
+    ]
+    document = json.loads(copied)
+    assert document["value"] == {"customer": {"id": 4242}, "total": 12.5}
+    assert document["headers"] == [{"name": "region", "value": "eu"}]
+    app.button(key="close").click().run()
+    assert not app.json and len(app.dataframe[1].value) == 1
+    wrong = "$.customer.id ~ 4242"
+    app.text_input(key="where").set_value(wrong).run()
+    assert app.text_input(key="where").value == wrong and len(app.dataframe[1].value) == 1
+    assert "The filter is not applied: '$.customer.id' needs an operator" in texts(app)
+    app.text_input(key="where").set_value("$.total > 12").run()
+    assert app.dataframe[1].value["key"].tolist() == ["o2", "o1"] and not app.json
+    app.query_params["record"] = "1/1"
+    app.run()
+    app.button(key="Record below").click().run()
+    assert app.query_params["record"] == "1/0" and app.button(key="Record below").disabled
+    app.multiselect(key="fields").set_value(["$.total"]).run()
+    app.query_params.clear()
+    for name, value in {"topic": topic, "view": "records", "fate": "aborted"}.items():
+        app.query_params[name] = value
+    app.run()
+    assert "$.total" in app.dataframe[1].value and app.multiselect(key="fields").value == [
+        "$.total"
+    ]
+    app.button(key="why").click().run()
+    assert f"{topic}-B: its producer aborted it" in texts(app)
+
+    options = ("--bootstrap", bootstrap, "--json")
+    assert call("records", topic, "--where", "$.customer.id = 4242", *options) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["records"] == [document] and (answer["whole"], answer["unread"]) == (True, 2)
+    assert call("records", topic, "--fate", "aborted", *options[:2]) == 0
+    assert "1 record in" in capsys.readouterr().out
+    assert call("records", topic, "--where", wrong, *options) == 64
 
 
 def test_nothing_and_nonsense_are_said(

@@ -22,6 +22,7 @@ from confluent_kafka import OFFSET_END, Consumer, Message, TopicPartition
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, RecordTooLarge, TopicError
 from topicproof.backend.kafka import client_configs
+from topicproof.backend.kafka.browse.conditions import Condition, Decode, all_hold
 from topicproof.backend.kafka.browse.readable import (
     first_unreadable,
     reader_limits,
@@ -79,9 +80,19 @@ class RecordQuery:
     header: bytes = b""
     """Must occur in `name=value` of a header."""
     fates: tuple[Fate, ...] = ()
+    where: tuple[Condition, ...] = ()
+    """Conditions on fields, which need a `Decode`."""
 
-    def fits(self, message: Message, text: Text | None = None) -> bool:
-        """Whether a record matches. With `text` its value matches by its decoded text too."""
+    @property
+    def is_of_content(self) -> bool:
+        """Whether it asks for anything that is in a record."""
+        return bool(self.key or self.value or self.header or self.where)
+
+    def fits(
+        self, message: Message, text: Text | None = None, decode: Decode | None = None
+    ) -> bool | None:
+        """Whether a record matches. With `text` its value matches by its decoded text too. None: it
+        is not known, because `where` asks for a field of what is not decoded."""
         if not _occurs(self.key, message.key()):
             return False
         headers = headers_of(message)
@@ -89,9 +100,13 @@ class RecordQuery:
         if self.header and not any(_occurs(self.header, header) for header in named):
             return False
         value = as_bytes(message.value())
-        if _occurs(self.value, value):
+        if not _occurs(self.value, value) and not (
+            text is not None and value is not None and _occurs(self.value, text(value, headers))
+        ):
+            return False
+        if not self.where or decode is None:
             return True
-        return text is not None and value is not None and _occurs(self.value, text(value, headers))
+        return all_hold(self.where, as_bytes(message.key()), value, headers, decode)
 
 
 ANYTHING = RecordQuery()
@@ -126,6 +141,8 @@ class Search:
     end: int
     """Where the whole search ends. Below `first` if the newest records come first."""
     stop: Stop
+    unread: int = 0
+    """Records that may match: a condition asks for a field of what is not decoded."""
 
     @property
     def searched(self) -> int:
@@ -150,24 +167,26 @@ def search(
     found_max: int | None = None,
     text: Text | None = None,
     end: int | None = None,
+    decode: Decode | None = None,
 ) -> Search:
     """Return the matching records of a partition from `first` on, up to `end` (the high watermark),
     `found_max` (`FOUND_MAX`) or another limit.
 
     With `newest` the search goes from below `first` down to `end` (the log start). `ranges` are the
     `fates.fate_ranges` of `bounds`. `on_progress` is called regularly with the numbers of offsets
-    searched and records found. With `text` a value matches by its decoded text too. Raises
-    TopicError when the partition is missing or its records were deleted meanwhile, ClusterError
-    when nothing arrives in time.
+    searched and records found. With `text` a value matches by its decoded text too, and `decode`
+    is for the conditions of the query. Raises TopicError when the partition is missing or its
+    records were deleted meanwhile, ClusterError when nothing arrives in time.
     """
     p = _of(bounds, partition)
     first = min(max(first, p.start), p.hw)
     low, high = (p.start, first) if newest else (first, p.hw)
     end = (low if newest else high) if end is None else min(max(end, low), high)
     text = text if query.value else None
+    decode = decode if query.where else None
     unreadable = partial(first_unreadable, address, bounds.topic, ranges, partition)
     fates = _Fates(ranges, partition)
-    task = _SearchTask(bounds.topic, partition, fates, query, on_progress, unreadable, text)
+    task = _SearchTask(bounds.topic, partition, fates, query, on_progress, unreadable, text, decode)
     deadline = time.monotonic() + SCAN_S_MAX
     found_max = FOUND_MAX if found_max is None else found_max
     level, limits = client_configs.READ_UNCOMMITTED, reader_limits(ranges)
@@ -187,20 +206,23 @@ def search_all(
     text: Text | None = None,
     first: Mapping[int, int] | None = None,
     end: Mapping[int, int] | None = None,
+    decode: Decode | None = None,
 ) -> dict[int, Search]:
     """Search every partition, each with the limits of `search`, as long as there is time and
     `FOUND_MAX` records are not found. The partition of the query's key comes first. If the query
-    wants nothing in particular, each partition gives its share of `FOUND_MAX`. `first` and `end`
-    are those of `search` for each partition; None: all of it.
+    wants nothing in particular, or the newest records, each partition gives its share of
+    `FOUND_MAX`. `first` and `end` are those of `search` for each partition; None: all of it.
+    `first` also names the partitions to search, in their order.
 
     Returns the partitions that were searched, in that order. Raises the same errors as `search`.
     """
     searches: dict[int, Search] = {}
     deadline = time.monotonic() + SCAN_S_MAX
     share = FOUND_MAX
-    if not (query.key or query.value or query.header):
-        share = max(SHARE_MIN, FOUND_MAX // len(bounds.partitions))
-    for partition in key_first(bounds, query.key):
+    partitions = key_first(bounds, query.key) if first is None else list(first)
+    if newest or not query.is_of_content:
+        share = max(SHARE_MIN, FOUND_MAX // max(1, len(partitions)))
+    for partition in partitions:
         rows = sum(len(result.rows) for result in searches.values())
         offsets = sum(result.searched for result in searches.values())
         if searches and (time.monotonic() > deadline or rows >= FOUND_MAX):
@@ -226,6 +248,7 @@ def search_all(
             found_max=share,
             text=text,
             end=last,
+            decode=decode,
         )
     return searches
 
@@ -252,10 +275,17 @@ class _SearchTask:
     unreadable: Callable[[int, int], tuple[int, RecordTooLarge] | None]
     """Where the first batch of a span begins that is too large to read."""
     text: Text | None = None
+    decode: Decode | None = None
 
-    def fits(self, message: Message) -> bool:
+    @property
+    def decodes(self) -> bool:
+        return self.text is not None or self.decode is not None
+
+    def fits(self, message: Message) -> bool | None:
         fate, _producer = self.fates.of(message.offset() or 0)
-        return fate in (self.query.fates or DATA_FATES) and self.query.fits(message, self.text)
+        if fate not in (self.query.fates or DATA_FATES):
+            return False
+        return self.query.fits(message, self.text, self.decode)
 
 
 def _upwards(
@@ -272,7 +302,13 @@ def _upwards(
         return replace(before, end=end, stop=stop)
     spans, last = _bounded(task.fates.spans(first, end, task.query.fates), end)
     rows: list[Row] = []
-    size = read = 0
+    size = read = unread = 0
+
+    def ended(reached: int, stop: Stop) -> Search:
+        return Search(
+            tuple(rows), first, reached, end, Stop.END if reached == end else stop, unread
+        )
+
     for low, high in spans:
         at = low
         for message in read_range(consumer, topic, {partition: (low, high)}):
@@ -282,21 +318,23 @@ def _upwards(
                 continue
             at = (message.offset() or 0) + 1
             size += len(message) + shorten_headers(message)
-            if task.fits(message):
+            fits = task.fits(message)
+            if fits:
                 rows.append(_row(message, task.fates))
+            unread += fits is None
             if len(rows) == found_max:
-                return Search(tuple(rows), first, at, end, Stop.END if at == end else Stop.FOUND)
+                return ended(at, Stop.FOUND)
             if size > SCAN_BYTES_MAX:
-                return Search(tuple(rows), first, at, end, Stop.BYTES)
+                return ended(at, Stop.BYTES)
             read += 1
             regular = read % TOLD_EVERY == 0
             if regular:
                 task.on_progress(at - first, len(rows))
             # Decoding may take milliseconds a record.
-            if (regular or task.text is not None) and time.monotonic() > deadline:
-                return Search(tuple(rows), first, at, end, Stop.TIME)
+            if (regular or task.decodes) and time.monotonic() > deadline:
+                return ended(at, Stop.TIME)
         at = high
-    return Search(tuple(rows), first, last, end, Stop.END if last == end else Stop.OFFSETS)
+    return ended(last, Stop.OFFSETS)
 
 
 def _downwards(
@@ -305,8 +343,8 @@ def _downwards(
     """Search from below `first` down to `end`, a window at a time. A window that could not be
     searched whole is left to the next search."""
     rows: list[Row] = []
-    reached, stop = first, Stop.END
-    size = WINDOW_OFFSETS if task.text is None else DECODED_WINDOW_OFFSETS
+    reached, stop, unread = first, Stop.END, 0
+    size = DECODED_WINDOW_OFFSETS if task.decodes else WINDOW_OFFSETS
     while reached > end and stop is Stop.END:
         low = max(end, reached - size)
         try:
@@ -314,13 +352,14 @@ def _downwards(
         except RecordTooLarge:
             if reached == first:
                 raise
-            return Search(tuple(rows), first, reached, end, Stop.OFFSETS)
+            return Search(tuple(rows), first, reached, end, Stop.OFFSETS, unread)
         if window.reached < reached:
             if window.stop is Stop.TIME or size == 1:
-                return Search(tuple(rows), first, reached, end, window.stop)
+                return Search(tuple(rows), first, reached, end, window.stop, unread)
             size = max(1, size // 10)  # Its records are too large for one window.
             continue
         rows += reversed(window.rows)
+        unread += window.unread
         reached = low
         task.on_progress(first - reached, len(rows))
         if len(rows) >= found_max:
@@ -332,7 +371,7 @@ def _downwards(
             stop = Stop.OFFSETS
         elif time.monotonic() > deadline:
             stop = Stop.TIME
-    return Search(tuple(rows), first, reached, end, Stop.END if reached == end else stop)
+    return Search(tuple(rows), first, reached, end, Stop.END if reached == end else stop, unread)
 
 
 def offsets_at(
