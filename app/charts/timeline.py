@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -39,11 +39,27 @@ _SHORTEST_BAR = 1 / 200
 clicks to whole pixels."""
 
 
-def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
-    """Draws transactions as bars over time, one trace per outcome. `rows` are those of
-    `fates.transactions` with `lane` and `duration_ms`; each bar's `customdata` begins with
-    partition and first offset. The pointer at the chosen bar is laid over it
-    (`timeline_pointer`)."""
+class Hover(NamedTuple):
+    """What each bar knows of its row, and what it shows of that."""
+
+    columns: tuple[str, ...]
+    """Texts from elsewhere must be labels (`characters.label`): Plotly reads markup in them."""
+    template: str
+
+
+PART_HOVER = Hover(
+    ("partition", "first_offset", "records", "duration_ms", "producer_id"),
+    "partition %{customdata[0]} from offset %{customdata[1]:,}<br>%{customdata[2]:,} records,"
+    " %{customdata[3]:,} ms, producer %{customdata[4]}",
+)
+
+
+def timeline_figure(
+    rows: pd.DataFrame, lanes: Sequence[str], hover: Hover = PART_HOVER
+) -> go.Figure:
+    """Draws transactions as bars over time, one trace per outcome. `rows` have `outcome`, `lane`,
+    `first_timestamp`, `duration_ms` and the columns of `hover`, which are each bar's `customdata`.
+    The pointer at the chosen bar is laid over it (`timeline_pointer`)."""
     figure = go.Figure()
     low, high = _period(rows)
     rows, names = rows.assign(lane=rows["lane"].map(label)), [label(lane) for lane in lanes]
@@ -63,9 +79,7 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
             name=f"{word.symbol} {word.word} ({len(bars):,})",
             # As objects: a browser turns plain numbers into arrays that a click returns as a
             # different type.
-            customdata=bars[
-                ["partition", "first_offset", "records", "duration_ms", "producer_id"]
-            ].to_numpy(object),
+            customdata=bars[list(hover.columns)].to_numpy(object),
             marker={
                 "color": colour,
                 "line": {"width": 1, "color": colour},
@@ -78,11 +92,7 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
                 },
             },
             unselected={"marker": {"opacity": 1}},
-            hovertemplate=(
-                f"{word.word}: partition %{{customdata[0]}} from offset"
-                " %{customdata[1]:,}<br>%{customdata[2]:,} records, %{customdata[3]:,} ms,"
-                " producer %{customdata[4]}<extra></extra>"
-            ),
+            hovertemplate=f"{word.word}: {hover.template}<extra></extra>",
         )
     figure.add_scatter(**_markers(rows))
     figure.update_layout(

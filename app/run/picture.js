@@ -125,9 +125,12 @@ class View {
     on(this.buttons.moment, "click", () => this.nextMoment());
     on(this.buttons.live, "click", () => this.follow());
     on(this.buttons.whole, "click", () => this.present());
+    on(document, "keydown", (event) => this.pressedKey(event));
     on(document, "fullscreenchange", () => {
       const whole = this.root.fullscreenElement === this.figure;
       this.buttons.whole.textContent = whole ? "Exit full screen" : "Full screen";
+      // The space bar would press the button that has the focus, which leaves at once.
+      if (whole) this.buttons.play.focus();
       this.wake(true);
     });
     on(this.range, "input", () => this.stop(Number(this.range.value)));
@@ -166,6 +169,8 @@ class View {
     this.workers = [...data.workers];
     if (data.boxes.some((box) => box[WORKER] < 0)) this.workers.push(null);
     this.colours();
+    // When the run was created, by the clock of this page.
+    this.createdAt ??= performance.now() - data.clock.at(-1)[1];
     if (before === null) this.start();
     else this.moved(now, into);
     // Who acts wants to see what comes of it.
@@ -310,11 +315,14 @@ class View {
     const labels = actions.join("\n");
     if (this.labels === labels) return;
     this.labels = labels;
+    find(this.root, ".keys .acts").hidden = actions.length === 0;
     this.actions.replaceChildren(
-      ...actions.map((label) => {
+      ...actions.map((label, n) => {
         const button = document.createElement("button");
+        const key = document.createElement("kbd");
         button.type = "button";
-        button.textContent = label;
+        key.textContent = n + 1;
+        button.append(key, ` ${label}`);
         button.addEventListener("click", () => {
           this.pressed = { label, at: performance.now() };
           this.ask(label);
@@ -432,9 +440,7 @@ class View {
     const event = last(events);
     if (this.telling) return "From the beginning, slowly:";
     if (event === undefined) {
-      return live
-        ? "Spark starts the workers; the first records come in about half a minute."
-        : "Nothing has happened yet.";
+      return live ? this.starting() : "Nothing has happened yet.";
     }
     if (!this.following) return event.says;
     // Live, everything comes at once: what matters stays, and the rest does not flicker.
@@ -444,6 +450,13 @@ class View {
     if (now - (this.calm ?? 0) < CALM_MS) return this.says.textContent;
     this.calm = now;
     return event.says;
+  }
+
+  /** What is said before the first record of a live run. */
+  starting() {
+    const seconds = Math.floor((performance.now() - this.createdAt) / 1000);
+    const usual = "The first run of a day takes about half a minute, later ones a few seconds.";
+    return `Spark is starting the workers: ${number(seconds)} s. ${usual}`;
   }
 
   controls() {
@@ -535,6 +548,27 @@ class View {
   present() {
     if (this.root.fullscreenElement) document.exitFullscreen();
     else this.figure.requestFullscreen();
+  }
+
+  /** The keys of a presenter, while the picture fills the screen. Esc is the browser's. */
+  pressedKey(event) {
+    if (this.root.fullscreenElement !== this.figure) return;
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const aim = event.composedPath()[0];
+    const takes = (selector) => aim instanceof Element && aim.matches(selector);
+    if (takes("select, input")) return; // which have keys of their own
+    const number = Number(event.key);
+    const act = {
+      " ": takes("button, summary") ? undefined : () => this.toggle(),
+      ArrowLeft: () => this.step(-1),
+      ArrowRight: () => this.step(1),
+      n: this.data.cues.length > 0 ? () => this.nextMoment() : undefined,
+    }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    const press = number > 0 ? this.actions.children[number - 1] : undefined;
+    if (act === undefined && press === undefined) return;
+    event.preventDefault();
+    if (act) act();
+    else press.click();
   }
 
   rowY(n, of) {

@@ -31,6 +31,13 @@ HTML = """
   <canvas role="img"></canvas>
   <p class="verdict"></p>
   <div class="actions" role="group" aria-label="What you can do to the run"></div>
+  <p class="keys">
+    <kbd>Space</kbd> plays and pauses
+    <kbd>←</kbd> <kbd>→</kbd> step
+    <kbd>N</kbd> next moment
+    <span class="acts" hidden><kbd>1</kbd>…<kbd>9</kbd> the buttons above</span>
+    <kbd>Esc</kbd> leaves
+  </p>
   <div class="controls" role="group" aria-label="Playback of the run">
     <button type="button" data-do="play">Play</button>
     <button type="button" data-do="back">‹ Step</button>

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import TopicproofError
+from topicproof.backend.errors import ClusterError, TopicproofError
 from topicproof.backend.kafka.browse.all_groups import ClusterGroup, all_groups, group_names
 from topicproof.backend.kafka.browse.describe import (
     ClusterView,
@@ -24,6 +24,8 @@ from topicproof.backend.kafka.browse.overview import (
     newest_records,
     overview as take_overview,
 )
+from topicproof.backend.kafka.coordination.ended import EndedTransaction
+from topicproof.backend.kafka.coordination.transactions import recently_ended
 from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.services.keeper import Services
@@ -61,6 +63,21 @@ def cluster_groups(
     address = Address(bootstrap, _client)
     groups = all_groups(address, cluster_overview(bootstrap, _client), budget=budget)
     return groups, budget.note
+
+
+@st.cache_resource(
+    ttl=OVERVIEW_AGE_MAX_S, max_entries=4, show_spinner="Reading the coordinators’ own log…"
+)
+def ended_in_cluster(
+    bootstrap: str, _client: Mapping[str, str]
+) -> tuple[tuple[EndedTransaction, ...], str]:
+    """Returns the transactions of the cluster that ended last, and what was left out, or why there
+    are none: the log of the coordinators needs a right of its own."""
+    budget = LookBudget()
+    try:
+        return recently_ended(Address(bootstrap, _client), budget=budget), budget.note
+    except ClusterError as error:
+        return (), str(error)
 
 
 @st.cache_resource(ttl=OVERVIEW_AGE_MAX_S, max_entries=4, show_spinner="Asking for groups…")

@@ -1,5 +1,5 @@
 """Jump: one box that leads to a topic, a group, an open transaction, a run or a contract, by
-keyboard alone."""
+keyboard alone: Ctrl+K, or a slash."""
 
 from __future__ import annotations
 
@@ -61,6 +61,23 @@ _focus = st.components.v2.component(
         return end;
     }""",
 )
+_slash = st.components.v2.component(
+    "topicproof_slash",
+    html="<span></span>",
+    # Streamlit's shortcuts are letters and digits. Where somebody types, a slash is a slash.
+    js="""export default () => {
+        const typed = "input, textarea, select, [contenteditable], [role=dialog] *";
+        const opens = (event) => {
+            const aim = event.composedPath()[0];
+            if (event.key !== "/" || event.ctrlKey || event.altKey || event.metaKey) return;
+            if (event.defaultPrevented || (aim instanceof Element && aim.matches(typed))) return;
+            event.preventDefault();
+            document.querySelector(".st-key-jump button")?.click();
+        };
+        document.addEventListener("keydown", opens);
+        return () => document.removeEventListener("keydown", opens);
+    }""",
+)
 STYLE = """<style>
     .st-key-corner {position: fixed; top: 0.5rem; right: 9rem; width: auto; z-index: 999991}
     @media (max-width: 640px) {.st-key-jump {display: none}}
@@ -99,8 +116,9 @@ def button() -> None:
             type="tertiary",
             key="jump",
             shortcut=SHORTCUT,
-            help="A topic, group, open transaction, run or contract.",
+            help="A topic, group, open transaction, run or contract. Its keys: / and Ctrl+K.",
         )
+        _slash(key="jump_slash")
         go_on()
     if pressed:
         box()

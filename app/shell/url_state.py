@@ -16,7 +16,7 @@ import pandas as pd
 
 from topicproof.app.topic.field_columns import COLUMNS_MAX, as_path
 from topicproof.app.wording import TRANSACTION_WORDS, plain
-from topicproof.backend.kafka.browse.conditions import FILTER_CHARACTERS, parse_conditions
+from topicproof.backend.kafka.browse.field_conditions import FILTER_CHARACTERS, parse_conditions
 from topicproof.backend.kafka.browse.search import RecordQuery
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.validators.finding import Bounds, Example, Fate, PartitionBounds
@@ -33,7 +33,7 @@ RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS = (
 )
 VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS)
 """The views of a topic on the Topics page."""
-CLUSTER, ALL_GROUPS = "cluster", "all-groups"
+CLUSTER, ALL_GROUPS, ALL_TRANSACTIONS = "cluster", "all-groups", "all-transactions"
 """Its views of a whole cluster."""
 OLDEST, NEWEST = "oldest", "newest"
 """The two directions of a search."""
@@ -222,7 +222,7 @@ class TopicsState:
     until: str | None = None
     """The time where the search of every partition ends, like `time`; None: the end of the log."""
     where: str = ""
-    """Conditions on fields (`conditions.parse_conditions`), which can be parsed."""
+    """Conditions on fields (`field_conditions.parse_conditions`), which can be parsed."""
     further: int = 0
     """How many times the search goes on from where it stopped."""
 

@@ -34,7 +34,11 @@ from topicproof.app.topic.payload import RowDecoder
 from topicproof.app.topic.record_detail import NEXT_KEY, PREVIOUS_KEY, detail
 from topicproof.app.topic.snapshot import Snapshot
 from topicproof.backend.kafka.browse import search as browse
-from topicproof.backend.kafka.browse.conditions import EXAMPLE, FILTER_CHARACTERS, parse_conditions
+from topicproof.backend.kafka.browse.field_conditions import (
+    EXAMPLE,
+    FILTER_CHARACTERS,
+    parse_conditions,
+)
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.services.keeper import Services

@@ -160,8 +160,8 @@ def content(kafka: Services, snapshot: Snapshot, row: Row) -> None:
     topic, formats = snapshot.bounds.topic, decoders(page_settings())
     parts: dict[Part, bytes | None] = {"key": row.key, "value": row.value}
     for part, value in parts.items():
-        known = decoded_part(row, topic, formats, part)
-        if known is None or not known.known:
+        decoded_value = decoded_part(row, topic, formats, part)
+        if decoded_value is None or not decoded_value.known:
             payload(part.capitalize(), value, is_cut(value))
             decoded(row, topic, formats, part)
             continue

@@ -109,11 +109,11 @@ def lanes(rows: pd.DataFrame, names: Mapping[int, str]) -> pd.Series[Any]:
         producer: ("id", names[producer]) if producer in names else ("producer", str(producer))
         for producer in map(int, rows["producer_id"])
     }
-    labels = _labels(sorted(set(owners.values())))
+    labels = owner_labels(sorted(set(owners.values())))
     return rows["producer_id"].map(lambda producer: labels[owners[int(producer)]])
 
 
-def _labels(owners: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+def owner_labels(owners: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Returns a label of bounded length for each owner of a lane, no two of them the same."""
     ids = [name for kind, name in owners if kind == "id"]
     short = {name: short_name(name) for name in ids}
@@ -236,7 +236,7 @@ def tinted(listed: pd.DataFrame, rows: pd.DataFrame, chosen: tuple[int, int] | N
     """Tints each row by its outcome; the chosen one stands out."""
     places = list(zip(rows["partition"], rows["first_offset"], strict=True))
     styles = [
-        _style(outcome, place == chosen)
+        outcome_style(outcome, place == chosen)
         for outcome, place in zip(rows["outcome"], places, strict=True)
     ]
 
@@ -249,7 +249,8 @@ def tinted(listed: pd.DataFrame, rows: pd.DataFrame, chosen: tuple[int, int] | N
     return listed.style.apply(tint, axis=None).format(numbers, na_rep="–")
 
 
-def _style(outcome: str, chosen: bool) -> str:
+def outcome_style(outcome: str, chosen: bool = False) -> str:
+    """Returns the style of a row with this outcome."""
     strength = 0.45 if chosen else 0.16 if outcome in TINT_OF else 0.0
     return (
         f"background-color: rgba({TINTS[TINT_OF.get(outcome, Fate.COMMITTED)]}, {strength})"

@@ -1,5 +1,5 @@
-"""Topics: all topics and groups of a cluster, and of one topic (`?topic=NAME&view=`) its records,
-readers, partitions and configuration."""
+"""Topics: all topics, transactions and groups of a cluster, and of one topic
+(`?topic=NAME&view=`) its records, readers, partitions and configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.session.access import show_errors
-from topicproof.app.session.cluster_reads import cluster_groups, cluster_overview, topic_view
+from topicproof.app.session.cluster_reads import (
+    cluster_groups,
+    cluster_overview,
+    ended_in_cluster,
+    topic_view,
+)
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.coordination import mirrored_offsets, topic_lags, topic_share_groups
 from topicproof.app.shell.places import TOPICS, Tab, tabs
 from topicproof.app.shell.url_state import (
     ALL_GROUPS,
+    ALL_TRANSACTIONS,
     CLUSTER,
     GROUPS,
     PARTITIONS,
@@ -26,7 +32,14 @@ from topicproof.app.shell.url_state import (
     TopicsState,
     read_topics,
 )
-from topicproof.app.topic import group_list, tables, topic_header, topic_list, topic_strip
+from topicproof.app.topic import (
+    group_list,
+    tables,
+    topic_header,
+    topic_list,
+    topic_strip,
+    transaction_list,
+)
 from topicproof.app.topic.record_browser import ROW_PX, records, with_kept_fields
 from topicproof.app.topic.snapshot import Snapshot
 from topicproof.app.topic.tail import tail
@@ -38,8 +51,9 @@ from topicproof.backend.services.keeper import Services
 
 STUCK_SHOWN = 5
 TOPICS_TAB = Tab("All topics", TOPICS, {"view": CLUSTER})
+TRANSACTIONS_TAB = Tab("All transactions", TOPICS, {"view": ALL_TRANSACTIONS})
 GROUPS_TAB = Tab("All groups", TOPICS, {"view": ALL_GROUPS})
-CLUSTER_TABS = (TOPICS_TAB, GROUPS_TAB)
+CLUSTER_TABS = (TOPICS_TAB, TRANSACTIONS_TAB, GROUPS_TAB)
 
 settings = page_settings()
 
@@ -235,7 +249,7 @@ def configuration(kafka: Services, snapshot: Snapshot, _selection: TopicsState) 
 
 
 def whole_cluster(current: Tab) -> None:
-    """Shows all topics of the cluster, or all groups."""
+    """Shows all topics of the cluster, all transactions, or all groups."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.title("Topics", anchor=False, width="content")
         tabs("Of the cluster", CLUSTER_TABS, current)
@@ -249,17 +263,21 @@ def whole_cluster(current: Tab) -> None:
     with show_errors():
         kafka = topic_header.connected(settings)
     if kafka is not None:
-        (group_list if current is GROUPS_TAB else topic_list).page(settings, kafka)
+        pages = {TRANSACTIONS_TAB.label: transaction_list.page, GROUPS_TAB.label: group_list.page}
+        pages.get(current.label, topic_list.page)(settings, kafka)
 
 
 def asked_again() -> None:
     cluster_overview.clear()
     cluster_groups.clear()
+    ended_in_cluster.clear()
 
 
 view = st.query_params.get("view")
 if view == ALL_GROUPS:
     whole_cluster(GROUPS_TAB)
+elif view == ALL_TRANSACTIONS:
+    whole_cluster(TRANSACTIONS_TAB)
 elif view == CLUSTER or (view is None and "topic" not in st.query_params):
     # Without a snapshot of one topic, which may take a while.
     whole_cluster(TOPICS_TAB)

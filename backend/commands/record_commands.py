@@ -20,7 +20,7 @@ from topicproof.backend.commands.shared_options import (
 from topicproof.backend.commands.terminal import Styled, Table, emit, out, say
 from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.kafka.browse.conditions import parse_conditions
+from topicproof.backend.kafka.browse.field_conditions import parse_conditions
 from topicproof.backend.kafka.browse.record_json import decode_of, record_json
 from topicproof.backend.kafka.browse.records import as_text
 from topicproof.backend.kafka.browse.search import RecordQuery, Row, Search, Stop, search_all
@@ -161,13 +161,13 @@ def listed(
             reverse=newest,
         )[:limit]
         documents = tuple(record_json(topic, row, decode, TEXT_CHARACTERS) for row in rows)
-    asked = len(bounds.partitions) if begin is None else len(begin)
+    partitions = len(bounds.partitions) if begin is None else len(begin)
     return Listing(
         topic,
         tuple(rows),
         documents,
         sum(result.searched for result in results.values()),
-        len(results) == asked and all(_is_whole(result) for result in results.values()),
+        len(results) == partitions and all(_is_whole(result) for result in results.values()),
         sum(result.unread for result in results.values()),
     )
 

@@ -3,6 +3,7 @@ producers and consumer groups."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,10 +11,11 @@ from topicproof.backend.commands.terminal import Piece, Style, Styled, Table, Te
 from topicproof.backend.kafka.browse.causes import Cause, Severity, abort_command
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.browse.overview import Overview
+from topicproof.backend.kafka.coordination.ended import EndedTransaction
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
 from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction, short_name
 from topicproof.validators.finding import Fate
-from topicproof.validators.sentences import brief
+from topicproof.validators.sentences import brief, first_of
 
 ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
 """Fates that are always shown, even without offsets."""
@@ -29,6 +31,8 @@ EXPOSED = (
     "A commit that arrives late can end their next transaction, unless they take new epochs"
     " themselves, as this project's sink does."
 )
+ENDED_MAX, TOPICS_NAMED = 20, 3
+"""Ended transactions shown, the latest first, and topics of each; `--json` has all."""
 CAUSES_MAX = 50
 """Causes shown, worst first; `--json` has all."""
 SEVERITY_STYLES: dict[Severity, Style] = {
@@ -95,6 +99,7 @@ def print_transactions(out: Terminal, view: TransactionsOfCluster, at: str) -> N
         out.line("No transaction is open on any topic.")
     if view.note:
         out.line(view.note)
+    _ended(out, view.ended)
     states = Counter(entry.state for entry in view.ids)
     counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
     names = ("transactional id", "state", "producer", "age", "timeout", "partitions", "protocol")
@@ -114,6 +119,26 @@ def print_transactions(out: Terminal, view: TransactionsOfCluster, at: str) -> N
     _section(out, "Transactional ids", table, f": {counts or 'none'}{more}")
     if any(entry.exposed for entry in view.ids):
         out.line(f"{view.protocols}. {EXPOSED}")
+
+
+def _ended(out: Terminal, ended: Sequence[EndedTransaction]) -> None:
+    """Print the transactions that ended last."""
+    if not ended:
+        return
+    now_ms = int(time.time() * 1000)
+    table = _table("ended", "transactional id", "outcome", "took", "timeout", "partitions", "note")
+    for each in ended[:ENDED_MAX]:
+        table.add(
+            f"{brief(max(0, now_ms - each.ended_ms))} ago",
+            each.transactional_id,
+            each.outcome.lower() + (f", {each.reason}" if each.reason else ""),
+            "" if each.began_ms is None else brief(max(0, each.ended_ms - each.began_ms)),
+            _timeout(each.timeout_ms),
+            f"{len(each.partitions):,}" if each.partitions else "",
+            first_of(each.topics, TOPICS_NAMED),
+        )
+    more = f": the last {ENDED_MAX} of {len(ended):,}" if len(ended) > ENDED_MAX else ""
+    _section(out, "Ended last", table, more)
 
 
 def _partitions(out: Terminal, view: TopicView, fates: list[Fate]) -> None:

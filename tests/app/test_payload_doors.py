@@ -38,7 +38,7 @@ from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.evidence_export import export_folder, export_zip
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
-from topicproof.backend.kafka.browse.conditions import parse_conditions
+from topicproof.backend.kafka.browse.field_conditions import parse_conditions
 from topicproof.backend.kafka.browse.search import RecordQuery
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster

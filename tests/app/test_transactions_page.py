@@ -257,6 +257,18 @@ def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
     assert table["outcome"].tolist() == ["◔ open", "✕ aborted", "● committed"]
     assert table["transactional id"].tolist() == [f"{topic}-{who}" for who in "CBA"]
     assert table["why"].tolist()[1:] == ["its producer aborted it", ""]
+    # The list of the whole cluster has one row for each, in the same words.
+    every = open_page("topics", view="all-transactions", id=topic)
+    assert not every.exception and every.get("plotly_chart")
+    listed = every.dataframe[0].value
+    assert listed["transactional id"].tolist() == [f"{topic}-{who}" for who in "CBA"]
+    assert listed["outcome"].tolist() == table["outcome"].tolist()
+    assert listed["why"].tolist()[1:] == table["why"].tolist()[1:]
+    assert listed["withheld"].tolist()[0] == 6 and listed["topics"].tolist() == [topic] * 3
+    assert listed["state"].tolist() == ["Ongoing", "CompleteAbort", "CompleteCommit"]
+    assert 0 <= listed["of its timeout"].iloc[0] < 1
+    every.button_group(key="ends").set_value(["ABORTED"]).run()
+    assert every.dataframe[0].value["transactional id"].tolist() == [f"{topic}-B"]
     writer.write("C+")
     app.button(key="refresh").click().run()
     assert (

@@ -8,7 +8,7 @@ from typing import Any
 from topicproof.backend.formats.decoded import DecodedValue
 from topicproof.backend.formats.formats import Decoder
 from topicproof.backend.formats.frames import schema_header
-from topicproof.backend.kafka.browse.conditions import DECODED_BYTES_MAX, Decode, Part
+from topicproof.backend.kafka.browse.field_conditions import DECODED_BYTES_MAX, Decode, Part
 from topicproof.backend.kafka.browse.records import Headers, as_text
 from topicproof.backend.kafka.browse.search import Row
 

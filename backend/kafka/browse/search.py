@@ -22,7 +22,7 @@ from confluent_kafka import OFFSET_END, Consumer, Message, TopicPartition
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, RecordTooLarge, TopicError
 from topicproof.backend.kafka import client_configs
-from topicproof.backend.kafka.browse.conditions import Condition, Decode, all_hold
+from topicproof.backend.kafka.browse.field_conditions import Condition, Decode, all_hold
 from topicproof.backend.kafka.browse.readable import (
     first_unreadable,
     reader_limits,

@@ -122,6 +122,26 @@ def _reason(
     if same_epoch or behind is None:
         return DECLARED if same_epoch else None
     before, entry, _, after = behind
+    return _of_bumped(before, entry, after)
+
+
+def decided_reason(
+    before: StateEntry | None, decided: StateEntry, after: StateEntry | None
+) -> str | None:
+    """Return the reason of a decision to abort by the log alone; None if nothing proves one.
+    `before` and `after`: the entries of its transactional id around the decision and its
+    completion."""
+    if before is None or before.state != "Ongoing":
+        return None
+    if before.producer_epoch == decided.producer_epoch:
+        return DECLARED
+    return _of_bumped(before, decided, after)
+
+
+def _of_bumped(
+    before: StateEntry | None, entry: StateEntry, after: StateEntry | None
+) -> str | None:
+    """Return the reason of an abort with another epoch than that of the data."""
     if entry.updated_ms - entry.began_ms >= entry.timeout_ms:
         return TIMEOUT
     # A fence writes its own version into the decision. The client's version is in the entries of

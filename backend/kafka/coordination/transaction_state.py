@@ -24,6 +24,7 @@ from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import READ_UNCOMMITTED
 from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.reading import as_bytes, read_records
+from topicproof.validators.coordinator import PREPARED
 from topicproof.validators.finding import Bounds
 
 TOPIC = "__transaction_state"
@@ -63,7 +64,8 @@ class StateEntry:
     timeout_ms: int
     state: str
     partitions: frozenset[tuple[str, int]]
-    """Those of a transaction whose abort was decided (PrepareAbort); otherwise empty."""
+    """Those of a transaction whose abort was decided (PrepareAbort), or with `every_decision` its
+    commit (PrepareCommit); otherwise empty."""
     updated_ms: int
     began_ms: int
     """-1 when no transaction is under way."""
@@ -79,13 +81,15 @@ def read_states(
     topics: Collection[str] = (),
     *,
     budget: LookBudget,
+    every_decision: bool = False,
 ) -> tuple[StateEntry, ...]:
     """Return the log's entries of these transactional ids (None: of all), in order for each id; the
     newest if there are more than the budget allows.
 
-    `bounds` are those of `__transaction_state`. `topics`: those whose partitions are needed. Raises
-    ClusterError when the log cannot be read, not in time, or names too much to keep;
-    RecordTooLarge.
+    `bounds` are those of `__transaction_state`. `topics`: those whose partitions are needed.
+    `every_decision`: the partitions of all topics, of commits too; of later entries none when they
+    are too many. Raises ClusterError when the log cannot be read, not in time, or names too much to
+    keep; RecordTooLarge.
     """
     count = len(bounds.partitions)
     log_partitions = (
@@ -105,7 +109,7 @@ def read_states(
     names: dict[str, str] = {}
     places = 0
     for key, value in _records(address, spans):
-        entry = decode(key, value, topics)
+        entry = decode(key, value, topics, every_decision and places <= PLACES_MAX)
         if entry is None or (
             transactional_ids is not None and entry.transactional_id not in transactional_ids
         ):
@@ -123,7 +127,7 @@ def read_states(
                 f"{TOPIC} at {address} holds transactional ids of more than"
                 f" {budget.limits.size:,} bytes, too many to read."
             )
-        if places > PLACES_MAX:
+        if places > PLACES_MAX and not every_decision:
             raise ClusterError(
                 f"{TOPIC} at {address} names more than {PLACES_MAX:,} partitions of aborted"
                 " transactions, too many to read."
@@ -163,19 +167,25 @@ def partition_of(transactional_id: str, partitions: int) -> int:
 
 
 def decode(
-    key: bytes | None, value: bytes | None, topics: Collection[str] | None = None
+    key: bytes | None,
+    value: bytes | None,
+    topics: Collection[str] | None = None,
+    every_decision: bool = False,
 ) -> StateEntry | None:
     """Decode a record of the log; None for a deleted id, an unknown version or broken bytes.
-    `topics`: those whose partitions are kept (None: all)."""
+    `topics`: those whose partitions are kept (None: all) of decisions to abort; with
+    `every_decision` all, of commits too."""
     if not key or not value:
         return None
     try:
-        return _decode(_Fields(key), _Fields(value), topics)
+        return _decode(_Fields(key), _Fields(value), topics, every_decision)
     except (struct.error, IndexError, ValueError):
         return None
 
 
-def _decode(key: _Fields, value: _Fields, topics: Collection[str] | None) -> StateEntry | None:
+def _decode(
+    key: _Fields, value: _Fields, topics: Collection[str] | None, every_decision: bool
+) -> StateEntry | None:
     if key.number("h") != 0:
         return None
     name = key.text()
@@ -185,7 +195,9 @@ def _decode(key: _Fields, value: _Fields, topics: Collection[str] | None) -> Sta
     value.is_flexible = version == 1
     producer_id, producer_epoch = value.number("q"), value.number("h")
     timeout_ms, state = value.number("i"), STATES[value.number("B")]
-    partitions = _partitions(value, topics if state == DECIDED_ABORT else ())
+    if every_decision:
+        topics = None if state in PREPARED else ()
+    partitions = _partitions(value, topics if every_decision or state == DECIDED_ABORT else ())
     updated_ms, began_ms = value.number("q"), value.number("q")
     tags = value.tags()
     (previous_producer_id,) = struct.unpack(">q", tags.get(PREVIOUS_PRODUCER_ID, NO_PRODUCER))

@@ -1,4 +1,5 @@
-"""All transactional ids of a cluster, and the transactions that are open on any topic.
+"""All transactional ids of a cluster, the transactions that are open on any topic, and those that
+ended last.
 
 Partitions are asked first for open transactions, as in `coordinator`, which also finds hanging
 ones. The protocol of each transactional id comes from the coordinators' own log.
@@ -8,20 +9,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kafka.errors import KafkaError
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError
+from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.coordination.coordinator import (
     described,
     open_json,
     open_producers,
     transactions_of,
 )
+from topicproof.backend.kafka.coordination.ended import EndedTransaction, ended_transactions
 from topicproof.backend.kafka.coordination.transaction_state import (
     TOPIC as STATE_TOPIC,
     StateEntry,
@@ -71,6 +73,9 @@ class TransactionsOfCluster:
     """Ids with a transaction under way first, oldest first; then by name."""
     note: str = ""
     """What was left out; empty if nothing was."""
+    ended: tuple[EndedTransaction, ...] = ()
+    """Those that ended last, the latest first; none without the right to read the coordinators'
+    log."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict for `json.dumps`, every sentence included."""
@@ -80,7 +85,13 @@ class TransactionsOfCluster:
             for each in transactions
         ]
         ids = [asdict(each) | {"exposed": each.exposed} for each in self.ids]
-        return {"open": opened, "ids": ids, "protocols": self.protocols, "note": self.note}
+        return {
+            "open": opened,
+            "ended": [each.to_json() for each in self.ended],
+            "ids": ids,
+            "protocols": self.protocols,
+            "note": self.note,
+        }
 
     @property
     def protocols(self) -> str:
@@ -106,16 +117,31 @@ def cluster_transactions(address: Address, batches_max: int | None = None) -> Tr
     with connect(address) as kafka:
         budget = LookBudget()
         producers = open_producers(kafka, lambda _place: True)
+        states = _states(kafka)
         return TransactionsOfCluster(
             transactions_of(kafka, producers, {}, {}, budget=budget, batches_max=batches_max),
-            _ids(kafka),
+            _ids(kafka, states),
             budget.note,
+            ended_transactions(states),
         )
 
 
-def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
+def recently_ended(address: Address, *, budget: LookBudget) -> tuple[EndedTransaction, ...]:
+    """Return the transactions of the cluster that ended last, the latest first.
+
+    Raises ClusterError when the coordinators' log cannot be read, which needs a right of its own.
+    """
+    with connect(address) as kafka:
+        try:
+            bounds = kafka.bounds(STATE_TOPIC)
+        except TopicError:
+            return ()  # Nobody has begun a transaction yet.
+        return ended_transactions(read_states(address, bounds, budget=budget, every_decision=True))
+
+
+def _ids(kafka: Connection, states: Sequence[StateEntry]) -> tuple[TransactionalId, ...]:
     listed = kafka.with_retries(kafka.admin.list_transactions)
-    versions = client_versions(_states(kafka))
+    versions = client_versions(states)
     every = [each for of_broker in listed.values() for each in of_broker]
     # A cluster may have many thousands of ids: only those under way are asked about.
     under_way = [each.transactional_id for each in every if each.state.value in UNDER_WAY]
@@ -138,7 +164,8 @@ def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
 def _states(kafka: Connection) -> tuple[StateEntry, ...]:
     """Return the coordinators' log; empty without the right to read it."""
     try:
-        return read_states(kafka.address, kafka.bounds(STATE_TOPIC), budget=LookBudget())
+        bounds = kafka.bounds(STATE_TOPIC)
+        return read_states(kafka.address, bounds, budget=LookBudget(), every_decision=True)
     except (KafkaError, ClusterError):
         return ()
 

@@ -29,6 +29,7 @@ from topicproof.backend.kafka.coordination.transaction_state import (
     partition_of,
     read_states,
 )
+from topicproof.backend.kafka.coordination.transactions import recently_ended
 from topicproof.backend.kafka.log.fates import transactions
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
 from topicproof.backend.kafka.look import LookBudget
@@ -79,6 +80,21 @@ def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic:
     assert abort_reasons(topic, found, ())[1:] == ["declared", None, None], (
         "without the coordinators' log"
     )
+    # The list of the whole cluster knows it from the coordinators' log alone.
+    every = look(
+        Address(bootstrap), lambda kafka, budget: recently_ended(kafka.address, budget=budget)
+    )
+    ended = {each.transactional_id: each for each in every if each.topics == (topic,)}
+    assert {name: (each.outcome, each.reason) for name, each in ended.items()} == {
+        name: ("COMMITTED" if reason is None else "ABORTED", reason)
+        for name, reason in told.items()
+    }
+    timed_out = ended[writer.transactional_id("C")]
+    assert timed_out.state == "CompleteAbort" and timed_out.partitions == ((topic, 0),)
+    assert timed_out.began_ms is not None and timed_out.timeout_ms == 4_000
+    assert timed_out.ended_ms - timed_out.began_ms >= 4_000
+    times = [each.ended_ms for each in every]
+    assert times == sorted(times, reverse=True)
 
 
 def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: NewTopic) -> None:

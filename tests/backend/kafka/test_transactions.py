@@ -52,12 +52,15 @@ def test_the_command_says_it_in_words_and_in_json(
     """An operator does not know which topic is stuck. The command names it, and how to see what an
     abort would lose."""
     topic = new_topic()
+    Writer(bootstrap, topic).write("A1 A-")
     hang(bootstrap, topic)
     assert call("transactions", "--bootstrap", bootstrap) == 0
     told = capsys.readouterr().out
-    assert f"Open on {topic}" in told and "Transactional ids: " in told
-    assert f"topicproof abort {topic} 0 0" in " ".join(told.split())
+    assert f"Open on {topic}" in told and "Transactional ids: " in told and "Ended last" in told
+    assert f"topicproof abort {topic} 0 2" in " ".join(told.split())
     assert call("transactions", "--bootstrap", bootstrap, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     (found,) = [each for each in answer["open"] if each["topic"] == topic]
     assert found["hanging"] and found["why"].startswith("Hanging: ")
+    (ended,) = [each for each in answer["ended"] if each["partitions"] == [[topic, 0]]]
+    assert (ended["outcome"], ended["reason"]) == ("aborted", "declared")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.kafka.browse.conditions import all_hold, parse_conditions
+from topicproof.backend.kafka.browse.field_conditions import all_hold, parse_conditions
 from topicproof.backend.kafka.browse.record_json import decode_of
 
 VALUE = {
