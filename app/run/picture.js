@@ -322,6 +322,7 @@ class View {
         const key = document.createElement("kbd");
         button.type = "button";
         key.textContent = n + 1;
+        key.setAttribute("aria-hidden", "true");
         button.append(key, ` ${label}`);
         button.addEventListener("click", () => {
           this.pressed = { label, at: performance.now() };

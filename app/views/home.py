@@ -18,6 +18,7 @@ from topicproof.app.session.run_reads import decision_line, newest_runs
 from topicproof.app.shell.places import CHECK, DEMOS, TOPICS, open_page
 from topicproof.app.shell.url_state import (
     ALL_GROUPS,
+    ALL_TRANSACTIONS,
     CLUSTER,
     TransactionsState,
     write_transactions,
@@ -135,7 +136,15 @@ def health() -> None:
                 show_cause(cause)
             if trouble[CAUSES_DRAWN:]:
                 st.caption(f"{len(trouble) - CAUSES_DRAWN:,} more: `topicproof status` has all.")
-    st.caption(glance(kafka.bootstrap, cluster))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(glance(kafka.bootstrap, cluster), width="content")
+        st.page_link(
+            "views/topics.py",
+            label="All transactions",
+            icon=":material/timeline:",
+            query_params={"view": ALL_TRANSACTIONS},
+            width="content",
+        )
 
 
 def nothing_wrong(cluster: Overview) -> None:

@@ -62,6 +62,7 @@ def pages(run: str = "", topic: str = "", source: str = "") -> Pages:
         "topics": f"topics{at}",
         "all-topics": "topics?view=cluster",
         "all-groups": "topics?view=all-groups",
+        "all-transactions": "topics?view=all-transactions",
         "check": f"check?source={source}&sink={topic}" if source else "check",
         "verdict": f"verdict{about}",
         "watch": "watch",

@@ -16,7 +16,7 @@ HTML_SHOWN = 200
 """Characters of an element, which may be a whole table."""
 PAGES = (
     *("", "run", "demos", "compare", "transactions", "topics", "check", "verdict", "watch"),
-    *("matrix", "history", "all topics", "all groups"),
+    *("matrix", "history", "all topics", "all groups", "all transactions"),
 )
 
 
@@ -45,7 +45,10 @@ def test_no_page_has_a_serious_violation(
         "demos": f"demos?story=clean&runs={run}",
         "check": f"check?source={finished.source}&sink={sink}",
         "verdict": f"verdict?run={run}",
+        # With one record open beside the list.
+        "topics": f"topics?topic={sink}&partition=0&offset=0&record=0",
         "all topics": "topics",
+        "all transactions": "topics?view=all-transactions",
         "all groups": f"topics?view=all-groups&group={finished.group}",
     }
     window = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]

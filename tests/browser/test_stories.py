@@ -93,9 +93,9 @@ def by_keyboard(picture: Locator) -> None:
 
 
 def by_hand(window: Page) -> None:
-    """Kills a worker of the live run where the picture fills the screen, is answered at once, sees
-    it in the picture, and ends the run when the worker's successor has taken over. The page's own
-    buttons stay in their place."""
+    """Kills a worker of the live run by a key, where the picture fills the screen and says which
+    keys there are, is answered at once, sees it in the picture, and ends the run when the worker's
+    successor has taken over. The page's own buttons stay in their place."""
     picture = window.locator(".picture")
     picture.get_by_text("The picture in words").click(timeout=STORY_MS)
     events = picture.get_by_role("listitem")
@@ -104,7 +104,11 @@ def by_hand(window: Page) -> None:
     before = kill.bounding_box()
     picture.get_by_role("button", name="Full screen").click()
     expect(picture.get_by_text("Break it yourself. Can you make exactly-once")).to_be_visible()
-    picture.get_by_role("button", name="Kill p0").click()
+    expect(picture.get_by_text("plays and pauses")).to_be_visible()
+    window.keyboard.press("Space")
+    expect(picture.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    expect(picture.get_by_role("button", name="Kill p0")).to_be_visible()
+    window.keyboard.press("1")
     expect(picture.locator(".says")).to_have_text("Kill p0: asked. It takes effect in a moment.")
     killed = events.filter(has_text="Somebody kills the worker of p0 with SIGKILL")
     expect(killed).to_be_visible(timeout=STORY_MS)

@@ -81,9 +81,7 @@ def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic:
         "without the coordinators' log"
     )
     # The list of the whole cluster knows it from the coordinators' log alone.
-    every = look(
-        Address(bootstrap), lambda kafka, budget: recently_ended(kafka.address, budget=budget)
-    )
+    every = recently_ended(Address(bootstrap), budget=LookBudget())
     ended = {each.transactional_id: each for each in every if each.topics == (topic,)}
     assert {name: (each.outcome, each.reason) for name, each in ended.items()} == {
         name: ("COMMITTED" if reason is None else "ABORTED", reason)
