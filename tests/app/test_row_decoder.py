@@ -68,7 +68,7 @@ def test_a_table_decodes_only_values_of_a_few_megabytes() -> None:
         assert content is not None and limited in (content.reason or "")
         assert texts[at].startswith("not decoded: ")
     assert texts[2] == '{"f0": [{"f0": null}, {"f0": null}, {"f0": null}]}' and texts[3] == "{}"
-    assert texts[5] == "x" * 80 + "…"
+    assert texts[5] == "x" * tables.VALUE_CHARACTERS + "…"
     assert texts[6] == "not decoded: It has more than 20,000 bytes."
     fields = field_columns(map(decoder.decode, rows), ["$.f0[2].f0", "$.b"])
     assert fields["$.b"][6] == texts[6] and limited in fields["$.b"][1]
