@@ -56,7 +56,7 @@ def test_the_url_reopens_a_run(open_page: OpenPage, at_home: Settings, finished:
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Inputs"] == "6,000" and figures["Faults fired"] == "3"
     assert app.progress[0].value == 100
-    (played,) = app.get("bidi_component")
+    (played,) = (each for each in app.get("bidi_component") if finished.sink in str(each.proto))
     drawn = json.loads(played.proto.json)
     lanes = {lane["name"]: lane for lane in drawn["lanes"]}
     for p in finished.report.sink.partitions:
