@@ -65,18 +65,19 @@ _slash = st.components.v2.component(
     "topicproof_slash",
     html="<span></span>",
     # Streamlit's shortcuts are letters and digits. Where somebody types, a slash is a slash.
-    js="""export default () => {
-        const typed = "input, textarea, select, [contenteditable], [role=dialog] *";
-        const opens = (event) => {
-            const aim = event.composedPath()[0];
-            if (event.key !== "/" || event.ctrlKey || event.altKey || event.metaKey) return;
-            if (event.defaultPrevented || (aim instanceof Element && aim.matches(typed))) return;
-            event.preventDefault();
-            document.querySelector(".st-key-jump button")?.click();
-        };
+    js="""const typed = "input, textarea, select, [contenteditable], [role=dialog] *";
+    const opens = (event) => {
+        const aim = event.composedPath()[0];
+        if (event.key !== "/" || event.ctrlKey || event.altKey || event.metaKey) return;
+        if (event.defaultPrevented || (aim instanceof Element && aim.matches(typed))) return;
+        event.preventDefault();
+        document.querySelector(".st-key-jump button")?.click();
+    };
+    export default () => {
+        // The same function again is no second listener.
         document.addEventListener("keydown", opens);
         return () => document.removeEventListener("keydown", opens);
-    }""",
+    };""",
 )
 STYLE = """<style>
     .st-key-corner {position: fixed; top: 0.5rem; right: 9rem; width: auto; z-index: 999991}

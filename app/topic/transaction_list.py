@@ -33,9 +33,14 @@ from topicproof.validators.sentences import brief, first_of
 TABLE_PX, NAME_PX = 420, 320
 TOPICS_NAMED = 3
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
-PERIODS = {"15 minutes": 15 * MINUTE_MS, "1 hour": HOUR_MS, "1 day": 24 * HOUR_MS, "all": None}
+PERIODS = {
+    "last 15 minutes": 15 * MINUTE_MS,
+    "last hour": HOUR_MS,
+    "last day": 24 * HOUR_MS,
+    "all": None,
+}
 """How long ago a transaction may have ended, in ms, by label."""
-PERIOD = "1 hour"
+PERIOD = "last hour"
 OUTCOMES = (OPEN, wording.HANGING, ABORTED, COMMITTED)
 HOVER = Hover(
     ("number", "id_label", "topics_label", "total_ms"),
@@ -66,10 +71,9 @@ def page(settings: Settings, kafka: Services) -> None:
             label_visibility="collapsed",
         )
         st.segmented_control(
-            "Ended in the last",
+            "Open, or ended in",
             list(PERIODS),
             default=PERIOD,
-            format_func=lambda period: period if period == "all" else f"last {period}",
             required=True,
             key="period",
             bind="query-params",
@@ -310,8 +314,10 @@ def table(matches: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ages(matches: pd.DataFrame) -> Iterator[str]:
-    for duration, end in zip(matches["duration_ms"], matches["end_ms"], strict=True):
-        yield brief(int(duration)) + (" so far" if pd.isna(end) else "")
+    columns = matches["first_timestamp"], matches["duration_ms"], matches["end_ms"]
+    for begin, duration, end in zip(*columns, strict=True):
+        # Of a transaction whose begin is unknown, only the end is.
+        yield "" if begin == end else brief(int(duration)) + (" so far" if pd.isna(end) else "")
 
 
 def tinted(listed: pd.DataFrame, matches: pd.DataFrame) -> Any:
