@@ -28,6 +28,7 @@ COMMANDS = (
     "status",
     "inspect",
     "transactions",
+    "records",
     "watch",
     "mcp",
     "abort",
@@ -166,6 +167,7 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
         (["fly"], 64, "No such command"),
         (["show", os.fsdecode(b"squares-\xff")], 64, r"'squares-\udcff' is not valid UTF-8"),
         (["inspect", "squares", "--bootstrap", "127.0.0.1:1"], 3, "127.0.0.1:1"),
+        (["records", "squares", "--where", "$.id ~ 5"], 64, "--where: '$.id' needs an operator"),
         (["fill", "--bootstrap", "127.0.0.1:1"], 3, "127.0.0.1:1: Connection refused"),
     ],
 )

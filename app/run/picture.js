@@ -456,8 +456,8 @@ class View {
   /** What is said before the first record of a live run. */
   starting() {
     const seconds = Math.floor((performance.now() - this.createdAt) / 1000);
-    const usual = "The first run of a day takes about half a minute, later ones a few seconds.";
-    return `Spark is starting the workers: ${number(seconds)} s. ${usual}`;
+    const usual = "usually a few seconds, about half a minute for the first run after a start";
+    return `Spark is starting the workers: ${number(seconds)} s; ${usual}.`;
   }
 
   controls() {
