@@ -359,15 +359,17 @@ def _downwards(
             size = max(1, size // 10)  # Its records are too large for one window.
             continue
         rows += reversed(window.rows)
-        unread += window.unread
         reached = low
         task.on_progress(first - reached, len(rows))
         if len(rows) >= found_max:
-            # The next search begins below the last record that is shown.
+            # The next search begins below the last record that is shown, and counts what is unread
+            # from there on.
             del rows[found_max:]
             reached = rows[-1].offset
             stop = Stop.FOUND
-        elif first - reached >= SCAN_OFFSETS_MAX:
+            break
+        unread += window.unread
+        if first - reached >= SCAN_OFFSETS_MAX:
             stop = Stop.OFFSETS
         elif time.monotonic() > deadline:
             stop = Stop.TIME
