@@ -176,6 +176,29 @@ class Balance:
 
 
 @dataclass(frozen=True)
+class InputOutcomes:
+    """How many inputs of the judged range have which outcome, if a contract names dead letters."""
+
+    with_output: int
+    with_dead_letter: int
+    with_both: int
+    with_neither: int
+
+
+@dataclass(frozen=True)
+class JudgedInputs:
+    """The inputs of the judged range."""
+
+    records: int
+    outcomes: InputOutcomes | None = None
+    """None without dead letters, and in reports of earlier versions."""
+
+    def share(self, count: int) -> float:
+        """Returns their share of the inputs, from 0 to 1; 0 if there are none."""
+        return count / self.records if self.records else 0.0
+
+
+@dataclass(frozen=True)
 class Transactions:
     """Transactions by outcome; None if no witness tells."""
 

@@ -22,6 +22,8 @@ from topicproof.validators.finding import (
     Example,
     Finding,
     Guarantee,
+    InputOutcomes,
+    JudgedInputs,
     NotChecked,
     Origin,
     Origins,
@@ -58,7 +60,7 @@ class Report:
     """One sentence that can be quoted."""
     source: Bounds
     """The judged range of the source: from `start` to `lso` of each partition."""
-    source_records: int
+    inputs: JudgedInputs
     """Inputs in that range."""
     sink: Bounds
     balance: tuple[Balance, ...]
@@ -85,6 +87,11 @@ class Report:
     identity: str | None = None
     """What records were matched with their inputs by: `lineage`, `json $.id = json $.order.id`.
     None in reports of earlier versions, and about a sink alone."""
+
+    @property
+    def source_records(self) -> int:
+        """Number of inputs in the judged range."""
+        return self.inputs.records
 
     @property
     def exit_code(self) -> int:
@@ -179,7 +186,7 @@ class Report:
                 "verdict": self.verdict,
                 "guarantee": self.guarantee,
                 "why": self.why,
-                "source": {**_bounds_json(self.source), "records": self.source_records},
+                "source": {**_bounds_json(self.source), **_inputs_json(self.inputs)},
                 "sink": {
                     **_bounds_json(self.sink),
                     "fates": self.fates,
@@ -217,7 +224,7 @@ class Report:
             guarantee=Guarantee(document["guarantee"]),
             why=document["why"],
             source=_bounds(document["source"]),
-            source_records=document["source"]["records"],
+            inputs=_inputs(document["source"]),
             sink=_bounds(document["sink"]),
             balance=tuple(Balance(**partition) for partition in document["sink"]["balance"]),
             transactions=Transactions(**document["sink"]["transactions"]),
@@ -243,6 +250,26 @@ class Report:
 def _finding_json(finding: Finding) -> dict[str, Any]:
     optional = ("story", "next_step")
     return {name: value for name, value in asdict(finding).items() if value or name not in optional}
+
+
+def _inputs_json(inputs: JudgedInputs) -> dict[str, Any]:
+    """The shares are for programs that draw them or warn of them; nothing reads them here."""
+    outcomes = inputs.outcomes
+    if outcomes is None:
+        return {"records": inputs.records}
+    shares = {
+        "output_share": inputs.share(outcomes.with_output),
+        "dead_letter_share": inputs.share(outcomes.with_dead_letter),
+    }
+    return {"records": inputs.records, "outcomes": {**asdict(outcomes), **shares}}
+
+
+def _inputs(fields: Mapping[str, Any]) -> JudgedInputs:
+    outcomes = fields.get("outcomes")
+    if outcomes is None:
+        return JudgedInputs(fields["records"])
+    counts = {name: outcomes[name] for name in InputOutcomes.__dataclass_fields__}
+    return JudgedInputs(fields["records"], InputOutcomes(**counts))
 
 
 def _origin_json(name: str, origin: Origin | None) -> dict[str, Any]:

@@ -9,7 +9,14 @@ from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.expectation import PREMISES, RANGE, UNDECIDED, is_undecided, remedy
 from topicproof.validators.expected import Expect
 from topicproof.validators.facts.writers import NO_TIME, time_of
-from topicproof.validators.finding import Example, Finding, Order, Outcome
+from topicproof.validators.finding import (
+    Example,
+    Finding,
+    InputOutcomes,
+    JudgedInputs,
+    Order,
+    Outcome,
+)
 from topicproof.validators.found_rows import OF_LOST_OUTPUTS, WriterRows
 from topicproof.validators.kinds import duplicate, identity_disjoint, source_removed, zombie_write
 from topicproof.validators.ledger.counts import OF_CONTRACT, OF_READINGS, GroupCounts
@@ -215,20 +222,28 @@ def _without_outcome(ledger: Ledger) -> int:
 def outcomes_note(ledger: Ledger) -> tuple[str, ...]:
     """Formulates where the outcomes of the inputs lie, with their shares; empty without dead
     letters."""
-    letters, term = ledger.counts.letters, ledger.question.agreed.letters
-    inputs = ledger.counts.inputs.judged
-    if letters is None or term is None or not inputs:
+    outcomes, term = outcomes_of(ledger), ledger.question.agreed.letters
+    inputs = JudgedInputs(ledger.counts.inputs.judged, outcomes)
+    if outcomes is None or term is None or not inputs.records:
         return ()
-    neither = max(0, inputs - letters.inputs - letters.delivered + letters.both)
-
-    def share(count: int) -> str:
-        return f"{count:,} ({count / inputs:.1%})"
-
-    return (
-        f"Outcomes of {counted(inputs, 'input')}: {share(letters.delivered)} with an output,"
-        f" {share(letters.inputs)} with a dead letter in {term.topic}, {letters.both:,} with both,"
-        f" {neither:,} with neither.",
+    output, letter = (
+        f"{count:,} ({inputs.share(count):.1%})"
+        for count in (outcomes.with_output, outcomes.with_dead_letter)
     )
+    return (
+        f"Outcomes of {counted(inputs.records, 'input')}: {output} with an output, {letter} with a"
+        f" dead letter in {term.topic}, {outcomes.with_both:,} with both,"
+        f" {outcomes.with_neither:,} with neither.",
+    )
+
+
+def outcomes_of(ledger: Ledger) -> InputOutcomes | None:
+    """Counts the inputs by their outcome; None without dead letters."""
+    letters, inputs = ledger.counts.letters, ledger.counts.inputs.judged
+    if letters is None:
+        return None
+    neither = max(0, inputs - letters.inputs - letters.delivered + letters.both)
+    return InputOutcomes(letters.delivered, letters.inputs, letters.both, neither)
 
 
 def _judged_from(ledger: Ledger) -> str:

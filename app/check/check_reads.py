@@ -3,7 +3,7 @@ and the contract of an earlier check."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from topicproof.app.session.access import note_look, open_history
 from topicproof.app.session.connection import decoders
-from topicproof.app.session.page_masks import require_unmasked
+from topicproof.app.session.page_masks import hidden_fields, require_unmasked
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.contracts.contract import make_contract, parse_fields
 from topicproof.backend.contracts.contract_text import (
@@ -23,6 +23,7 @@ from topicproof.backend.contracts.contract_text import (
     side_label,
     spell,
 )
+from topicproof.backend.contracts.dead_letter_topics import find_letters, sample_letters
 from topicproof.backend.contracts.draft import Draft, draft_from
 from topicproof.backend.contracts.lint import lint, needs_spark
 from topicproof.backend.contracts.sample import Sample, older_outputs, samples
@@ -55,7 +56,8 @@ def drafted(clusters: SideSettings, kafka: Services, source: str, sink: str) -> 
     Raises ClusterError, TopicError; UsageError, if the source's cluster has no address."""
     require_unmasked(clusters.sink, sink)
     require_unmasked(clusters.source or clusters.sink, source)
-    note_look(clusters.sink, f"{source} and {sink}, the newest records for a draft")
+    subject = f"{source} and {sink}, the newest records for a draft, and of their dead letters"
+    note_look(clusters.sink, subject)
     address = Address(kafka.bootstrap, clusters.sink.client, clusters.sink.cluster or "")
     others = None if clusters.source is None else decoders(clusters.source)
     sides = clusters.at(address)
@@ -67,6 +69,7 @@ def drafted(clusters: SideSettings, kafka: Services, source: str, sink: str) -> 
         sides,
         decoders(clusters.sink),
         others,
+        lambda topic: not hidden_fields(clusters.sink, topic),
     )
 
 
@@ -81,11 +84,33 @@ def _drafted(
     _sides: Sides,
     _formats: Formats,
     _source_formats: Formats | None,
+    _may_read: Callable[[str], bool],
 ) -> TopicSamples:
     pair = samples(_sides, source, sink, _formats, _source_formats)
     older = older_outputs(_sides.sink, pair[1], _formats)
     labels = {side: _labels(sample) for side, sample in zip(("source", "sink"), pair, strict=True)}
-    return TopicSamples(*pair, draft_from(*pair, _sides, older), labels)
+    letters = find_letters(_sides, source, sink, _may_read)
+    return TopicSamples(*pair, draft_from(*pair, _sides, older, letters), labels)
+
+
+def sampled_letters(clusters: SideSettings, kafka: Services, topic: str) -> Sample | None:
+    """Returns the newest dead letters of a topic, and notes the look at them; None without any, or
+    if they are masked for this person. Raises ClusterError, TopicError."""
+    if clusters.source is not None or hidden_fields(clusters.sink, topic):
+        return None
+    note_look(clusters.sink, f"{topic}, the newest dead letters")
+    address = Address(kafka.bootstrap, clusters.sink.client, clusters.sink.cluster or "")
+    return _letters(kafka.bootstrap, topic, address, decoders(clusters.sink))
+
+
+@st.cache_resource(ttl="2m", max_entries=4, show_spinner="Reading the newest dead letters…")
+def _letters(
+    bootstrap: str,  # noqa: ARG001 - part of the key
+    topic: str,
+    _address: Address,
+    _formats: Formats,
+) -> Sample | None:
+    return sample_letters(_address, topic, _formats)
 
 
 def _labels(sample: Sample) -> tuple[str, ...]:

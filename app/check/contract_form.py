@@ -9,9 +9,11 @@ from typing import Any
 
 import streamlit as st
 
+from topicproof.app.check.outcome_form import aggregate, choose_outputs, dead_letters
+from topicproof.app.check.term_widgets import Changed, Terms, choose_side, put
 from topicproof.app.wording import KIND_TITLES
-from topicproof.backend.contracts.contract import PLACEHOLDER
-from topicproof.backend.contracts.contract_text import identity_of, labels_of, side_label, side_of
+from topicproof.backend.contracts.contract_text import identity_of, labels_of
+from topicproof.backend.errors import Mistake
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Guarantee, Order
 
@@ -63,25 +65,39 @@ THRESHOLDS = {
     ),
 }
 
-OF_AGGREGATES = (
-    "This contract is about aggregates: the last output of each group must be the count, sum,"
-    " minimum or maximum of the group's inputs. To change its terms, export the contract, edit it"
-    " and import it."
-)
-Changed = Callable[[dict[str, Any]], None]
-"""Takes the contract's fields after a change."""
+
+@dataclass(frozen=True)
+class Offers:
+    """What the form can offer."""
+
+    labels: Mapping[str, Sequence[str]]
+    """What can identify a record, by side."""
+    topics: Sequence[str] = ()
+    """Of the sink's cluster."""
+    origin_of: Callable[[str], str | None] = lambda _topic: None
+    """Tells what names the inputs of a topic's dead letters; None if its records do not show it."""
 
 
-def form(fields: Mapping[str, Any], labels: Mapping[str, Sequence[str]], changed: Changed) -> None:
-    """Shows the terms of a contract. `labels`: what can identify a record, by side."""
-    terms = _Terms(fields, changed)
+def form(
+    fields: Mapping[str, Any],
+    offers: Offers,
+    changed: Changed,
+    mistakes: Sequence[Mistake] = (),
+) -> None:
+    """Shows the terms of a contract, and what is wrong with each."""
+    terms = Terms(fields, changed, mistakes)
     if "unique" in fields:
-        _of_sink_alone(terms, labels)
+        _of_sink_alone(terms, offers.labels)
         return
+    if "sinks" not in fields:
+        choose_outputs(terms)
     if "aggregate" in fields:
-        st.info(OF_AGGREGATES)
+        aggregate(terms, offers.labels.get("sink", ()))
+        with st.expander("Group and warnings", icon=":material/tune:"):
+            _group(terms)
+            _warnings(terms, [name for name in THRESHOLDS if name != "dead_letter_share"])
         return
-    _identity(terms, labels)
+    _identity(terms, offers.labels)
     left, right = st.columns(2)
     with left:
         terms.choose(
@@ -132,67 +148,15 @@ def form(fields: Mapping[str, Any], labels: Mapping[str, Sequence[str]], changed
             "What an output's value must be: Spark SQL over the source record. Empty: values are"
             " not compared.",
         )
+    if "sinks" not in fields:
+        dead_letters(terms, offers.topics, offers.origin_of)
     with st.expander("Guarantee, transactions, group and what counts", icon=":material/tune:"):
         _further(terms)
 
 
-class _Terms:
-    """The fields of a contract, as widgets that change one field each."""
-
-    def __init__(self, fields: Mapping[str, Any], changed: Changed) -> None:
-        self.fields, self._changed = dict(fields), changed
-
-    def set(self, **values: Any) -> None:
-        """Change fields; None removes one."""
-        after = {**self.fields, **values}
-        self._changed({name: value for name, value in after.items() if value is not None})
-
-    def choose(
-        self, name: str, label: str, words: Mapping[Any, str], default: Any, help_: str
-    ) -> None:
-        options = list(words)
-        now = self.fields.get(name, default)
-        key = _shown(name, now if now in options else None)
-
-        def chosen() -> None:
-            value = st.session_state[key]
-            more: dict[str, Any] = {}
-            if name == "expect":
-                more = {"count": None, "filtered": None}
-            if name == "expect" and value == Expect.ONE_TO_MANY:
-                more |= {"count": PLACEHOLDER, "value": None}
-            self.set(**{name: str(value)}, **more)
-
-        st.selectbox(
-            label,
-            options,
-            format_func=lambda option: words[option],
-            key=key,
-            on_change=chosen,
-            help=help_,
-        )
-
-    def write(self, name: str, label: str, placeholder: str, help_: str) -> None:
-        now = self.fields.get(name)
-        key = _shown(name, "" if now in (None, PLACEHOLDER) else str(now))
-
-        def typed() -> None:
-            text = st.session_state[key].strip()
-            required = name == "count" and self.fields.get("expect") == Expect.ONE_TO_MANY
-            empty = PLACEHOLDER if required else None
-            # A group may be named by a number.
-            number = name != "group" and text.isdecimal()
-            more = {"filtered": None} if name == "count" else {}
-            self.set(**{name: int(text) if number else text or empty}, **more)
-
-        st.text_input(
-            label, key=key, on_change=typed, placeholder=placeholder, help=help_, live="400ms"
-        )
-
-
-def _identity(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
+def _identity(terms: Terms, labels: Mapping[str, Sequence[str]]) -> None:
     now = dict(zip(("source", "sink"), labels_of(terms.fields.get("identity")), strict=True))
-    keys = {side: _shown(f"identity_{side}", label) for side, label in now.items()}
+    keys = {side: put(f"identity_{side}", label) for side, label in now.items()}
 
     def chosen(side: str) -> None:
         picked = {name: st.session_state[key] for name, key in keys.items()}
@@ -221,28 +185,21 @@ def _identity(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
                 " Type what the list lacks."
             ),
         )
+    terms.explain("identity")
 
 
-def _of_sink_alone(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
+def _of_sink_alone(terms: Terms, labels: Mapping[str, Sequence[str]]) -> None:
     """Shows the terms of a contract without a source."""
-    now = side_label(terms.fields["unique"])
-    key = _shown("unique", now)
-
-    def chosen() -> None:
-        label = st.session_state[key]
-        terms.set(unique=PLACEHOLDER if label is None else side_of(label))
-
-    options = list(dict.fromkeys([*labels.get("sink", ()), *([now] if now else [])]))
-    st.selectbox(
+    choose_side(
         "What must occur only once",
-        options,
-        key=key,
-        placeholder="Choose, or type $.path or a header",
-        accept_new_options=True,
-        on_change=chosen,
-        help="The key, the value, a header or a field of JSON such as $.id. The topic is judged"
+        "unique",
+        terms.fields["unique"],
+        labels.get("sink", ()),
+        lambda side: terms.set(unique=side),
+        "The key, the value, a header or a field of JSON such as $.id. The topic is judged"
         " alone, without a source: it must hold each of these once.",
     )
+    terms.explain("unique")
     terms.choose(
         "range",
         "Judged range",
@@ -252,9 +209,9 @@ def _of_sink_alone(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
     )
 
 
-def _filtered(terms: _Terms) -> None:
+def _filtered(terms: Terms) -> None:
     """Shows whether inputs without outputs are accepted unchecked."""
-    key = _shown("filtered", terms.fields.get("filtered") == "unchecked")
+    key = put("filtered", terms.fields.get("filtered") == "unchecked")
 
     def accepted() -> None:
         terms.set(filtered="unchecked" if st.session_state[key] else None)
@@ -268,7 +225,7 @@ def _filtered(terms: _Terms) -> None:
     )
 
 
-def _further(terms: _Terms) -> None:
+def _further(terms: Terms) -> None:
     left, right = st.columns(2)
     with left:
         terms.choose(
@@ -286,15 +243,10 @@ def _further(terms: _Terms) -> None:
             "whole",
             "With “everything ever written” the verdict is UNKNOWN if Kafka has removed records.",
         )
-    terms.write(
-        "group",
-        "Consumer group (optional)",
-        "my-app",
-        "The group whose committed offsets must agree with the output.",
-    )
-    _warnings(terms)
+    _group(terms)
+    _warnings(terms, list(THRESHOLDS))
     named = [kind for kind in terms.fields.get("require", ()) if kind in KIND_TITLES]
-    key = _shown("require", named)
+    key = put("require", named)
 
     def required() -> None:
         terms.set(require=list(st.session_state[key]) or None)
@@ -311,17 +263,27 @@ def _further(terms: _Terms) -> None:
     )
 
 
-def _warnings(terms: _Terms) -> None:
-    """Shows the thresholds that warn about transactions and dead letters."""
+def _group(terms: Terms) -> None:
+    terms.write(
+        "group",
+        "Consumer group (optional)",
+        "my-app",
+        "The group whose committed offsets must agree with the output.",
+    )
+
+
+def _warnings(terms: Terms, names: Sequence[str]) -> None:
+    """Shows these thresholds, which warn about transactions and dead letters."""
     warn = terms.fields.get("warn")
     limits: dict[str, Any] = dict(warn) if isinstance(warn, Mapping) else {}
-    keys = {name: _shown(name, limits.get(name)) for name in THRESHOLDS}
+    keys = {name: put(name, limits.get(name)) for name in names}
 
     def warned() -> None:
-        values = {name: st.session_state[key] for name, key in keys.items()}
+        values = limits | {name: st.session_state[key] for name, key in keys.items()}
         terms.set(warn={name: value for name, value in values.items() if value is not None} or None)
 
-    for column, (name, widget) in zip(st.columns(len(THRESHOLDS)), THRESHOLDS.items(), strict=True):
+    for column, name in zip(st.columns(len(names)), names, strict=True):
+        widget = THRESHOLDS[name]
         column.number_input(
             widget.label,
             min_value=type(widget.step)(0),
@@ -333,10 +295,4 @@ def _warnings(terms: _Terms) -> None:
             placeholder="never",
             help=widget.help,
         )
-
-
-def _shown(name: str, value: Any) -> str:
-    """Puts the field's value into its widget. Returns the widget's key."""
-    key = f"term_{name}"
-    st.session_state[key] = value
-    return key
+    terms.explain("warn")

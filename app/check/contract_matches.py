@@ -11,6 +11,7 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.check.check_reads import TopicSamples
 from topicproof.backend.contracts.preview import Match, Preview, identity_only, preview
+from topicproof.backend.contracts.sample import Sample
 from topicproof.backend.kafka.browse.records import as_text
 
 IDENTITY_CHARACTERS = 60
@@ -19,8 +20,10 @@ TABLE_PX = 300
 MATCH_SYMBOLS = {Match.MATCHED: "✓", Match.NO_INPUT: "?", Match.NO_OUTPUT: "?"}
 
 
-def show_preview(fields: Mapping[str, Any], samples: TopicSamples | None) -> None:
-    """Shows which newest outputs belong to which newest inputs."""
+def show_preview(
+    fields: Mapping[str, Any], samples: TopicSamples | None, letters: Sample | None
+) -> None:
+    """Shows which newest outputs and dead letters belong to which newest inputs."""
     terms = identity_only(fields)
     if "aggregate" in fields:
         st.caption("No preview: an aggregate has many inputs, and none of its own.")
@@ -32,13 +35,22 @@ def show_preview(fields: Mapping[str, Any], samples: TopicSamples | None) -> Non
             else "No preview: there is no sample of both topics."
         )
         return
-    matches = preview(samples.inputs, samples.outputs, terms)
+    matches = preview(samples.inputs, samples.outputs, terms, letters)
     st.markdown("##### What the identity matches")
-    columns = st.columns(2)
-    for column, title, part, whole in (
-        (columns[0], "Outputs with an input", matches.outputs_matched, matches.outputs),
-        (columns[1], "Inputs with an output", matches.inputs_matched, matches.inputs),
-    ):
+    letter_matches = matches.letters
+    figures = [
+        ("Outputs with an input", matches.outputs_matched, matches.outputs),
+        (
+            "Inputs with an outcome" if letter_matches else "Inputs with an output",
+            matches.inputs_matched,
+            matches.inputs,
+        ),
+    ]
+    if letter_matches is not None:
+        counts = letter_matches.matched, letter_matches.count
+        figures.append(("Dead letters with an input", *counts))
+    columns = st.columns(len(figures))
+    for column, (title, part, whole) in zip(columns, figures, strict=True):
         column.metric(
             title,
             f"{part:,}",

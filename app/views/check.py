@@ -5,7 +5,7 @@ shows a check and its contract."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
@@ -23,7 +23,7 @@ from topicproof.app.check.check_state import (
     topic_of,
     write_check,
 )
-from topicproof.app.check.contract_form import form
+from topicproof.app.check.contract_form import Offers, form
 from topicproof.app.check.contract_import import import_contract
 from topicproof.app.check.contract_matches import show_preview
 from topicproof.app.check.inbox import inbox
@@ -37,6 +37,8 @@ from topicproof.backend.characters import visible_lines
 from topicproof.backend.contracts.contract import PLACEHOLDER, make_contract, parse_fields
 from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.contract_text import spell
+from topicproof.backend.contracts.dead_letter_topics import letters_of
+from topicproof.backend.contracts.sample import Sample
 from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
 from topicproof.backend.history.audit import require_noted
 from topicproof.backend.history.contract_of_run import Origin
@@ -120,7 +122,8 @@ def page() -> None:
     samples = None if missing else sampled(kafka, sides, state)
     if fields is None:
         fields = drafted_fields(state, samples)
-    edit(kafka, state, origin, fields, samples, run)
+    letters = LetterTopics(names["sink"], sides, kafka, state.source)
+    edit(kafka, state, origin, fields, samples, run, letters)
 
 
 def shown_run(state: CheckState) -> Run | None:
@@ -331,6 +334,37 @@ def drafted_fields(state: CheckState, samples: TopicSamples | None) -> Mapping[s
     )
 
 
+@dataclass(frozen=True)
+class LetterTopics:
+    """The topics that may hold dead letters, and their newest records."""
+
+    topics: Sequence[str]
+    sides: SideSettings
+    kafka: Services
+    source: str | None
+
+    def read(self, topic: str) -> Sample | None:
+        """Returns a sample; None if there is nothing that may be looked at."""
+        try:
+            return check_reads.sampled_letters(self.sides, self.kafka, topic)
+        except TopicproofError:
+            # The form and the check itself name what is wrong with the topic.
+            return None
+
+    def sample(self, fields: Mapping[str, Any]) -> Sample | None:
+        """Returns a sample of the dead letters that a contract names."""
+        topic = topic_of(fields, "dead_letters")
+        return None if topic is None or topic not in self.topics else self.read(topic)
+
+    def origin_of(self, topic: str) -> str | None:
+        """Returns what names the inputs of a topic's dead letters, as their headers show it."""
+        sample = self.read(topic)
+        if sample is None or self.source is None:
+            return None
+        letters = letters_of(sample, self.source)
+        return None if letters is None else letters.term.origin
+
+
 def edit(
     kafka: Services,
     state: CheckState,
@@ -338,25 +372,27 @@ def edit(
     fields: Mapping[str, Any],
     samples: TopicSamples | None,
     run: Run | None,
+    letters: LetterTopics,
 ) -> None:
     """Shows the contract as a form beside what it would match, and the button that checks."""
+    mistakes = check_reads.mistakes(fields)
     left, right = st.columns([1.1, 1], gap="medium")
     with left, st.container(border=True):
         name = contract_name(state, origin)
         if samples is not None and origin is None and state.terms is None:
             draft_note(samples)
         labels = {} if samples is None else samples.labels
-        form(fields, labels, lambda after: go(state.with_fields(after)))
+        offers = Offers(labels, letters.topics, letters.origin_of)
+        form(fields, offers, lambda after: go(state.with_fields(after)), mistakes)
     with right:
         start_slot = st.container()
         preview_slot = st.container()
     text = as_kept(state, origin, fields)
-    mistakes = check_reads.mistakes(fields)
     with start_slot:
         starting(kafka, name, text, fields, mistakes, run)
         lint_slot = st.empty()
     with preview_slot:
-        show_preview(fields, samples)
+        show_preview(fields, samples, letters.sample(fields) if samples is not None else None)
         if visible_lines(text) != text:
             st.warning(
                 "Something in it hides or reorders text on a screen. It is spelled out below, such"

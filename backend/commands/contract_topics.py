@@ -8,6 +8,7 @@ from pathlib import Path
 from topicproof.backend.commands.run_options import require_sides
 from topicproof.backend.commands.terminal import emit, out, say, write_file
 from topicproof.backend.contracts.contract import read_contract
+from topicproof.backend.contracts.dead_letter_topics import sample_letters
 from topicproof.backend.contracts.draft import draft
 from topicproof.backend.contracts.draft_expectation import ONE_OUTPUT
 from topicproof.backend.contracts.preview import preview
@@ -97,7 +98,9 @@ def show_preview(
         ):
             at = sides.at(running.address)
             pair = samples(at, sink_contract.source.names[0], sink_contract.of.names[0], *formats)
-        previews.append((sink_contract.of.names[0], preview(*pair, sink_contract)))
+            term = sink_contract.dead_letters
+            letters = None if term is None else sample_letters(at.sink, term.topic, formats[0])
+        previews.append((sink_contract.of.names[0], preview(*pair, sink_contract, letters)))
     emit(json_, [{"sink": sink, **asdict(result), "pairs": None} for sink, result in previews])
     for sink, result in previews if json_ is None else ():
         out.line(f"{sink}: {result.why}")

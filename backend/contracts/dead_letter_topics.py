@@ -3,10 +3,11 @@ the headers of its newest records name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from topicproof.backend.address import Sides
-from topicproof.backend.contracts.sample import newest
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.sample import Sample, newest
 from topicproof.backend.errors import NothingToSample
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.kafka.browse.search import Row
@@ -33,26 +34,43 @@ class DraftedLetters:
     """These inputs: partition and offset."""
 
 
-def find_letters(sides: Sides, source: str, sink: str) -> DraftedLetters | None:
+def find_letters(
+    sides: Sides, source: str, sink: str, may_read: Callable[[str], bool] = lambda _topic: True
+) -> DraftedLetters | None:
     """Look for dead letters of the source beside it and the sink; None without any. Those of two
-    clusters are not judged. Raises ClusterError, TopicError."""
+    clusters are not judged. `may_read`: whether the records of a topic may be looked at. Raises
+    ClusterError, TopicError."""
     if sides.across:
         return None
     for topic in sorted(Cluster(sides.sink).topics()):
-        if topic in (source, sink) or not is_named_so(topic, source, sink):
+        if topic in (source, sink) or not is_named_so(topic, source, sink) or not may_read(topic):
             continue
-        try:
-            rows = newest(sides.sink, topic, LETTERS, Formats()).rows
-        except NothingToSample:
-            continue
-        for origin, headers in ORIGINS.items():
-            places = [
-                place[1:] for row in rows if (place := _place(row, headers)) and place[0] == source
-            ]
-            if places:
-                term = DeadLetters(topic, origin)
-                return DraftedLetters(term, len(places), len(rows), frozenset(places))
+        sample = sample_letters(sides.sink, topic)
+        letters = None if sample is None else letters_of(sample, source)
+        if letters is not None:
+            return letters
     return None
+
+
+def sample_letters(address: Address, topic: str, formats: Formats | None = None) -> Sample | None:
+    """Read the newest dead letters; None without any. `formats` decodes what is not JSON; None:
+    without a registry. Raises ClusterError, TopicError."""
+    try:
+        return newest(address, topic, LETTERS, formats or Formats())
+    except NothingToSample:
+        return None
+
+
+def letters_of(sample: Sample, source: str) -> DraftedLetters | None:
+    """Return the dead letters of a source by the headers that most name it with; None if none
+    names it."""
+    drafted = []
+    for origin, headers in ORIGINS.items():
+        places = [place for row in sample.rows if (place := named_place(row, headers, source))]
+        term = DeadLetters(sample.topic, origin)
+        drafted.append(DraftedLetters(term, len(places), len(sample.rows), frozenset(places)))
+    best = max(drafted, key=lambda letters: letters.named)
+    return best if best.named else None
 
 
 def is_named_so(topic: str, source: str, sink: str) -> bool:
@@ -65,6 +83,9 @@ def is_named_so(topic: str, source: str, sink: str) -> bool:
     )
 
 
-def _place(row: Row, headers: OriginHeaders) -> tuple[str, int, int] | None:
+def named_place(row: Row, headers: OriginHeaders, source: str) -> tuple[int, int] | None:
+    """Return partition and offset of the input of the source that a dead letter names; None if it
+    names none."""
     values = {name: value for name, value in row.headers or () if value is not None}
-    return place_in(values, headers)
+    place = place_in(values, headers)
+    return place[1:] if place is not None and place[0] == source else None

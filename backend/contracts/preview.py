@@ -10,11 +10,13 @@ from enum import StrEnum
 from typing import Any
 
 from topicproof.backend.contracts.contract import Contract, make_contract
+from topicproof.backend.contracts.dead_letter_topics import named_place
 from topicproof.backend.contracts.draft_expectation import EDGE
 from topicproof.backend.contracts.sample import Sample, outputs_of_lineage, texts_at
 from topicproof.backend.errors import ContractError
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.expected import Expect
+from topicproof.validators.lineage.dead_letters import DeadLetters
 from topicproof.validators.lineage.identity import Identity
 
 PAIRS_MAX = 1_000
@@ -31,8 +33,24 @@ class Match(StrEnum):
     """Several inputs share it, so outputs cannot be told apart."""
     EXTRA = "more outputs than expected"
     NO_INPUT = "no input in the sample"
+    BOTH = "output and dead letter"
+    """An input must have only one of the two."""
     NO_OUTPUT = "no output in the sample"
+    PUT_ASIDE = "dead letter"
     MATCHED = "matched"
+
+
+@dataclass(frozen=True)
+class LetterMatches:
+    """What the dead letters of a sample name."""
+
+    words: str
+    """What names an input."""
+    count: int
+    named: int
+    """Those that name an input, in the sample of inputs or older."""
+    matched: int
+    """Those whose input is in the sample."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +80,16 @@ class Preview:
     inputs_matched: int
     nameless: tuple[int, int]
     """Number of inputs and of outputs without an identity."""
+    letters: LetterMatches | None = None
+    """None without dead letters."""
 
     @property
     def good(self) -> bool:
         """Whether everything in the samples fits the contract."""
-        return not any(self.nameless) and self.counts.keys() == {Match.MATCHED}
+        letters = self.letters
+        are_named = letters is None or letters.named == letters.count
+        fits = self.counts.keys() <= {Match.MATCHED, Match.PUT_ASIDE} and self.outputs_matched > 0
+        return not any(self.nameless) and fits and are_named
 
     @property
     def why(self) -> str:
@@ -79,8 +102,12 @@ class Preview:
         sentences = [
             f"{self.outputs_matched:,} of the {self.outputs:,} newest outputs have their input in"
             f" the sample, and {self.inputs_matched:,} of the {self.inputs:,} inputs between them"
-            " have an output."
+            f" have {'an output' if self.letters is None else 'an output or a dead letter'}."
         ]
+        if self.letters is not None:
+            sentences.append(_letters_sentence(self.letters))
+        if both := self.counts.get(Match.BOTH, 0):
+            sentences.append(f"{_count(both, 'input')} with both an output and a dead letter.")
         for count, where in zip(self.nameless, ("source", "sink"), strict=True):
             if count:
                 sentences.append(
@@ -107,21 +134,31 @@ def identity_only(fields: Mapping[str, Any]) -> Contract | None:
     identity_fields = {
         name: fields[name] for name in ("source", "sink", "identity") if name in fields
     }
+    letters = {"dead_letters": fields["dead_letters"]} if fields.get("dead_letters") else {}
     expects: dict[str, Any] = {}
     if fields.get("expect") == Expect.ONE_TO_MANY:
         expects = {"expect": Expect.ONE_TO_MANY, "count": 1}
     elif fields.get("expect") in list(Expect):
         expects = {"expect": fields["expect"]}
-    try:
-        contract = make_contract(identity_fields | expects)
-    except ContractError:
+    contract = _valid(identity_fields | expects | letters) or _valid(identity_fields | expects)
+    if contract is None:
         return None
     several = contract.sink is None or max(len(contract.source.names), len(contract.sink.names)) > 1
     return None if several else contract
 
 
-def preview(inputs: Sample, outputs: Sample, contract: Contract) -> Preview:
-    """Match samples by a contract's identity."""
+def _valid(fields: Mapping[str, Any]) -> Contract | None:
+    try:
+        return make_contract(fields)
+    except ContractError:
+        return None
+
+
+def preview(
+    inputs: Sample, outputs: Sample, contract: Contract, letters: Sample | None = None
+) -> Preview:
+    """Match samples by a contract's identity. `letters`: those of the dead letters that the
+    contract names, if there are any."""
     if contract.by is Identity.LINEAGE:
         input_texts: list[bytes | None] = [_place(row.partition, row.offset) for row in inputs.rows]
         rows, named = outputs_of_lineage(outputs, inputs.topic)
@@ -130,25 +167,18 @@ def preview(inputs: Sample, outputs: Sample, contract: Contract) -> Preview:
         match = contract.terms(None).match
         input_texts, rows = texts_at(inputs, match.source), list(outputs.rows)
         output_texts = texts_at(outputs, match.sink)
-    return _preview(inputs.rows, input_texts, rows, output_texts, contract.expect, outputs.whole)
-
-
-def _preview(
-    inputs: Sequence[Row],
-    input_texts: Sequence[bytes | None],
-    outputs: Sequence[Row],
-    output_texts: Sequence[bytes | None],
-    expect: Expect,
-    whole: bool,
-) -> Preview:
-    """Match records by their texts. `whole`: these are all outputs of the sink."""
-    sources, sinks = _places(inputs, input_texts), _places(outputs, output_texts)
-    due = _due(sources, sinks, whole)
+    sources, sinks = _places(inputs.rows, input_texts), _places(rows, output_texts)
+    terms = contract.terms(None).letters
+    matches, put_aside = None, frozenset[Place]()
+    if letters is not None and terms is not None:
+        matches, put_aside = _match_letters(letters, terms, inputs, input_texts)
+    due = _due(sources, sinks, outputs.whole)
     pairs = []
     for text in sources.keys() | sinks.keys():
-        if text in sinks or any(place in due for place in sources[text]):
-            places = sources.get(text, ()), sinks.get(text, ())
-            pairs.append(Pair(text, _match(*places, expect), *places))
+        places = sources.get(text, ()), sinks.get(text, ())
+        has_letter = not put_aside.isdisjoint(places[0])
+        if text in sinks or has_letter or any(place in due for place in places[0]):
+            pairs.append(Pair(text, _match(*places, contract.expect, has_letter), *places))
     pairs.sort(key=lambda pair: (list(Match).index(pair.match), *_first(pair)))
     counts: dict[Match, int] = defaultdict(int)
     for pair in pairs:
@@ -156,24 +186,69 @@ def _preview(
     return Preview(
         tuple(pairs[:PAIRS_MAX]),
         dict(counts),
-        outputs=len(outputs),
+        outputs=len(rows),
         outputs_matched=sum(text in sources for text in output_texts if text is not None),
         inputs=len(due),
         inputs_matched=sum(
-            place in due for text in sinks if text in sources for place in sources[text]
+            place in due and (text in sinks or place in put_aside)
+            for text, places_of in sources.items()
+            for place in places_of
         ),
         nameless=(
             sum(text is None for text in input_texts),
             sum(text is None for text in output_texts),
         ),
+        letters=matches,
     )
 
 
-def _match(inputs: Sequence[Place], outputs: Sequence[Place], expect: Expect) -> Match:
+def _match_letters(
+    letters: Sample,
+    terms: DeadLetters,
+    inputs: Sample,
+    input_texts: Sequence[bytes | None],
+) -> tuple[LetterMatches, frozenset[Place]]:
+    """Return what dead letters name, and the inputs of the sample among that."""
+    if terms.headers is not None:
+        places = [named_place(row, terms.headers, inputs.topic) for row in letters.rows]
+        sampled = {(row.partition, row.offset) for row in inputs.rows}
+        matched = [place for place in places if place in sampled]
+        named = sum(place is not None for place in places)
+    else:
+        texts = [text for text in texts_at(letters, terms.origin) if text is not None]
+        by_text = _places(inputs.rows, input_texts)
+        matched = [by_text[text][0] for text in texts if text in by_text]
+        named = len(texts)
+    put_aside = frozenset(place for place in matched if place is not None)
+    return LetterMatches(terms.words, len(letters.rows), named, len(matched)), put_aside
+
+
+def _letters_sentence(letters: LetterMatches) -> str:
+    if not letters.named:
+        return (
+            f"None of the {letters.count:,} newest dead letters names an input by"
+            f" {letters.words}. Choose another origin."
+        )
+    nameless = letters.count - letters.named
+    sentence = (
+        f"{letters.matched:,} of the {letters.count:,} newest dead letters have their input in the"
+        " sample."
+    )
+    if nameless:
+        verb = "names" if nameless == 1 else "name"
+        sentence += f" {_count(nameless, 'dead letter')} {verb} no input by {letters.words}."
+    return sentence
+
+
+def _match(
+    inputs: Sequence[Place], outputs: Sequence[Place], expect: Expect, has_letter: bool
+) -> Match:
     if len(inputs) > 1:
         return Match.SHARED
     if not inputs:
         return Match.NO_INPUT
+    if has_letter:
+        return Match.BOTH if outputs else Match.PUT_ASIDE
     if not outputs:
         return Match.MATCHED if expect is Expect.ZERO_OR_ONE else Match.NO_OUTPUT
     several = len(outputs) > 1 and expect is not Expect.ONE_TO_MANY

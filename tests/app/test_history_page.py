@@ -39,6 +39,7 @@ from topicproof.validators.finding import (
     Example,
     Finding,
     Guarantee,
+    JudgedInputs,
     NotChecked,
     Outcome,
     PartitionBounds,
@@ -52,7 +53,7 @@ HELD = Report(
     guarantee=Guarantee.EXACTLY_ONCE,
     why="100 of 100 inputs committed exactly once, in order.",
     source=Bounds("numbers", (PartitionBounds(0, 0, 100, 100),)),
-    source_records=100,
+    inputs=JudgedInputs(100),
     sink=Bounds("squares", (PartitionBounds(0, 0, 130, 130),)),
     balance=(Balance(0, 130, 100, 20, 0, 10, 0, None, 0, 0),),
     transactions=Transactions(8, 2, 0, "headers"),
@@ -86,7 +87,7 @@ UNKNOWN = replace(
 PART = replace(
     HELD,
     why="6,000 of 6,000 inputs committed exactly once, in order; 14,000 inputs not processed.",
-    source_records=6_000,
+    inputs=JudgedInputs(6_000),
     not_processed=14_000,
 )
 MOVING = replace(

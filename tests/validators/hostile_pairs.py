@@ -30,14 +30,18 @@ from tests.validators.pair_oracle import (
     ABORTED,
     AMENDMENTS,
     AT_LEAST,
+    BY_IDENTITY,
+    BY_PLACE,
     COMMITTED,
     COUNTED,
     EXACTLY,
     FILTERED,
     HEADER,
     KEY,
+    LETTERS,
     LINEAGE,
     MANY,
+    NO_LETTERS,
     NO_ORDER,
     ONE_TO_ONE,
     OPEN,
@@ -110,6 +114,15 @@ READINGS = ("shuffled", "blocks", "instances", "earlier_source", "earlier_sink")
 """What differs in the whole plan: the order of reading, how many instances process it, and topics
 that were deleted and made again."""
 REMOVALS = ("source_start", "sink_start", "source_hole", "sink_hole")
+LETTER_REMOVALS = ("letter_start", "letter_hole")
+LETTER_WORDS = (
+    *("aside", "aside", "aside", "aside", "both", "stray"),
+    *("nameless", "elsewhere", "of_aborted", "of_pending", "again", "lost"),
+)
+"""What becomes of an input that is put aside. `aside` is right; `lost` has no dead letter in the
+end."""
+LETTER_ENDS = ("plain", "plain", "plain", COMMITTED, "retried", ABORTED, OPEN)
+"""How the transaction of a dead letter ends."""
 MISSING = ("unnamed_input", "unnamed_output", "unnamed_inputs", "unnamed_outputs", "wrong_topic")
 
 
@@ -132,7 +145,10 @@ def draw_policy(chance: random.Random) -> Policy:
     )
     # Values are compared where an input has one output, and by value there is nothing else to
     # compare.
-    return policy._replace(values=policy.values and policy.expect != MANY and policy.match != VALUE)
+    names = (NO_LETTERS, BY_PLACE, *((BY_IDENTITY,) if policy.match != LINEAGE else ()))
+    letters = chance.choice(names)
+    values = policy.values and policy.expect != MANY and policy.match != VALUE
+    return policy._replace(values=values, letters=letters)
 
 
 def draw_retained(count: int, number: int) -> list[Story]:
@@ -141,7 +157,9 @@ def draw_retained(count: int, number: int) -> list[Story]:
     chance = random.Random(number)
     stories = []
     for _ in range(count):
-        policy = draw_policy(chance)._replace(retained=True, group=False, moving=False)
+        policy = draw_policy(chance)._replace(
+            retained=True, group=False, moving=False, letters=NO_LETTERS
+        )
         if policy.match != LINEAGE and policy.expect == MANY:
             policy = policy._replace(expect=ONE_TO_ONE)
         story = draw_story(chance, policy)
@@ -165,7 +183,7 @@ def draw_story(chance: random.Random, policy: Policy) -> Story:
             for _ in range(count)
         ]
 
-    every = (
+    every: tuple[list[Op], ...] = (
         ops(0.95, ("input",), 12, a=2, b=3, c=8),
         ops(0.15, ("input",), 1, a=2, b=3, c=9),
         ops(0.1, ("input",), 3, a=2, b=3, c=11),
@@ -179,6 +197,12 @@ def draw_story(chance: random.Random, policy: Policy) -> Story:
         ops(0.4, ("offset",), 2, a=2, b=6, c=3),
         ops(0.25, READINGS, 1),
     )
+    if policy.letters != NO_LETTERS:
+        of_letters = (
+            ops(0.8, ("letter",), 3, b=len(LETTER_ENDS) - 1, c=len(LETTER_WORDS) - 1),
+            ops(0.1, LETTER_REMOVALS, 1, b=3),
+        )
+        every = (*every, *of_letters)
     return Story(
         policy,
         chance.randint(1, 3),
@@ -207,6 +231,10 @@ class _Simulator:
         self.sink_ends = [0] * story.sinks
         self.sink_lsos: dict[int, int] = {}
         self.topic = True
+        self.letter_plan: list[tuple[Record, str]] = []
+        self.letters: list[Record] = []
+        self.letter_end = 0
+        self.letter_lso: int | None = None
 
     def ops(self, *kinds: str) -> Iterator[Op]:
         return (op for op in self.story.ops if op.kind in kinds)
@@ -227,6 +255,8 @@ class _Simulator:
         ]
         for op in self.ops(*READINGS):
             self.read_otherwise(op)
+        for op in self.ops("letter") if self.policy.letters != NO_LETTERS else ():
+            self.put_aside(op)
         for op in self.ops(*MISTAKES):
             self.err(op)
         for op in self.ops("chunk"):
@@ -237,9 +267,12 @@ class _Simulator:
                 ],
             )
         self.write(len(self.plan), COMMITTED)
+        for letter, how in self.letter_plan:
+            self.write_letter(letter, how)
         for op in self.ops(*MISSING):
             self.forget(op)
         starts, sink_starts = [0] * self.story.sources, [0] * self.story.sinks
+        letter_start = self.remove_letters()
         for op in self.ops(*REMOVALS):
             self.remove(op, starts, sink_starts)
         source = tuple(
@@ -265,6 +298,15 @@ class _Simulator:
             ),
             tuple(self.markers),
             self.group() if self.policy.group else None,
+            tuple(
+                replace(letter, removed=letter.removed or letter.offset < letter_start)
+                for letter in self.letters
+            ),
+            Range(
+                letter_start,
+                self.letter_end if self.letter_lso is None else self.letter_lso,
+                self.letter_end,
+            ),
         )
 
     def add_input(self, op: Op) -> None:
@@ -459,6 +501,73 @@ class _Simulator:
                 )
                 self.sink_ends[partition] += 1
 
+    def put_aside(self, op: Op) -> None:
+        """Plans a dead letter, and what becomes of the outputs of its input."""
+        word, how = LETTER_WORDS[op.c], LETTER_ENDS[op.b]
+        by_place = self.policy.letters == BY_PLACE
+        if word in ("stray", "nameless", "elsewhere"):
+            place = (0, self.ends[0] + op.a, 0) if by_place and word != "nameless" else None
+            identity = None if by_place or word == "nameless" else f"x{op.a}"
+            letter = _letter(identity, place, None)
+            letter = replace(letter, topic=word != "elsewhere")
+            self.letter_plan.append((letter, how))
+            return
+        if word == "again":
+            self.letter_plan += self.letter_plan[op.a % 3 : op.a % 3 + 1]
+            return
+        some = [
+            given
+            for given in self.inputs
+            if self.is_unsettled(given) == (word == "of_pending")
+            and (self.is_unsettled(given) or (given.fate == ABORTED) == (word == "of_aborted"))
+        ]
+        if not some:
+            return
+        given = some[op.a % len(some)]
+        place = given.partition, given.offset, 0
+        if word in ("aside", "lost"):
+            self.plan = [
+                output
+                for output in self.plan
+                if output.origin is None or output.origin[:2] != place[:2]
+            ]
+        identity = None if by_place else given.identity
+        how = ABORTED if word == "lost" else how
+        self.letter_plan.append((_letter(identity, place if by_place else None, place), how))
+
+    def is_unsettled(self, given: Input) -> bool:
+        return given.offset >= self.lsos.get(given.partition, given.offset + 1)
+
+    def write_letter(self, letter: Record, how: str) -> None:
+        """Writes a dead letter in a transaction of its own, or in none."""
+        turn = len(self.records) + len(self.letters)
+        transaction = None if how == "plain" else 500 + turn
+        fate = {"plain": COMMITTED, "retried": ABORTED}.get(how, how)
+        if fate == OPEN and self.letter_lso is None:
+            self.letter_lso = self.letter_end
+        self.letters.append(
+            replace(
+                letter, offset=self.letter_end, written=turn, fate=fate, transaction=transaction
+            )
+        )
+        self.letter_end += 1
+        if transaction is not None and fate != OPEN:
+            self.markers.append(Marker(LETTERS, self.letter_end, transaction, fate == COMMITTED))
+            self.letter_end += 1
+        if how == "retried":
+            self.write_letter(letter, "plain")
+
+    def remove_letters(self) -> int:
+        """Returns where the log of the dead letters starts."""
+        start, lso = 0, self.letter_end if self.letter_lso is None else self.letter_lso
+        for op in self.ops(*LETTER_REMOVALS) if self.policy.letters != NO_LETTERS else ():
+            if op.kind == "letter_start":
+                start = min(op.b, lso)
+            elif self.letters and self.letters[op.a % len(self.letters)].offset < lso:
+                at = op.a % len(self.letters)
+                self.letters[at] = replace(self.letters[at], removed=True)
+        return start
+
     def forget(self, op: Op) -> None:
         """Takes the identity from one record or from all. A key that is the identity goes with it,
         a value too."""
@@ -472,6 +581,13 @@ class _Simulator:
             if "input" in op.kind:
                 given = self.inputs[at]
                 self.inputs[at] = replace(given, identity=None, key=self.left(given.key))
+                # A program can name no input by what it does not have.
+                self.letters = [
+                    replace(letter, identity=None)
+                    if letter.origin and letter.origin[:2] == (given.partition, given.offset)
+                    else letter
+                    for letter in self.letters
+                ]
             else:
                 record = self.records[at]
                 self.records[at] = replace(record, identity=None, key=self.left(record.key))
@@ -526,6 +642,11 @@ class _Simulator:
         return offsets
 
 
+def _letter(identity: str | None, lineage: Place | None, origin: Place | None) -> Record:
+    """A dead letter, which will be written."""
+    return Record(LETTERS, 0, 0, identity, lineage, True, None, "letter", COMMITTED, origin)
+
+
 def minimised(story: Story, fails: Callable[[Sequence[Story]], list[bool]]) -> Story:
     """The story without all that it fails without. `fails` judges many stories at once."""
     while True:
@@ -540,6 +661,7 @@ def minimised(story: Story, fails: Callable[[Sequence[Story]], list[bool]]) -> S
         plainer = (
             *(kept._replace(values=False), kept._replace(group=False), kept._replace(moving=False)),
             *(kept._replace(order=NO_ORDER), kept._replace(guarantee=EXACTLY)),
+            kept._replace(letters=NO_LETTERS),
         )
         shorter += [story._replace(policy=policy) for policy in plainer if policy != kept]
         smaller = next(itertools.compress(shorter, fails(shorter)), None)
@@ -573,8 +695,16 @@ def told(story: Story) -> str:
             f"  output {where} id={name} key={each.key} {each.value} {each.fate} of"
             f" {each.origin}{gone}"
         )
+    for letter in pair.letters:
+        gone = " REMOVED" if letter.removed else ""
+        of = f"{letter.identity if letter.lineage is None else letter.lineage}"
+        elsewhere = "" if letter.topic else "other topic "
+        lines.append(
+            f"  letter {letter.offset} id={elsewhere}{of} {letter.fate} of {letter.origin}{gone}"
+        )
     lines.append(
-        f"  source {_ranges(pair.source_ranges)} sink {_ranges(pair.sink_ranges)} group"
+        f"  letters {_ranges([pair.letter_range])}"
+        f" source {_ranges(pair.source_ranges)} sink {_ranges(pair.sink_ranges)} group"
         f" {pair.offsets}"
     )
     return "\n".join(lines)
@@ -706,6 +836,8 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
         number += 1
         chance = random.Random(number)
         policy = draw_policy(chance)
+        if asked.letters and policy.letters == NO_LETTERS:
+            continue
         groups = grouped(draw(asked.batch, number, policy))
         # The large groups for the number of pairs, and one of the others for rare circumstances.
         large, rare = groups[: asked.ledgers - 1], groups[asked.ledgers - 1 :]
@@ -759,6 +891,9 @@ def main() -> int:
     options.add_argument("--singly", type=int, default=0, help="how many are also judged alone")
     options.add_argument(
         "--shown", type=int, default=2, help="how many differences of each kind are minimised"
+    )
+    options.add_argument(
+        "--letters", action="store_true", help="only pairs with dead letters, with Spark"
     )
     options.add_argument(
         "--rules", action="store_true", help="only the oracle against the truth, without Spark"

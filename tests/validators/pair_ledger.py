@@ -17,13 +17,17 @@ from pyspark.sql import SparkSession, functions as F
 from tests.validators.history import BEGAN, SINK, SOURCE, History
 from tests.validators.pair_oracle import (
     AT_LEAST,
+    BY_PLACE,
     COMMITTED,
     COUNTED,
     FILTERED,
     HEADER,
     KEY,
+    LETTERS,
     LINEAGE,
     MANY,
+    NAMELESS_LETTERS,
+    NO_LETTERS,
     NO_ORDER,
     ONE_TO_ONE,
     PER_KEY,
@@ -47,10 +51,11 @@ from topicproof.validators.expectation import (
     merge,
 )
 from topicproof.validators.expected import Expect, Expected
-from topicproof.validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
+from topicproof.validators.finding import Bounds, Guarantee, Order, Outcome, Part, PartitionBounds
 from topicproof.validators.judge import judge
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.lineage.dead_letters import DeadLetters
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
 from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.report import Report
@@ -58,7 +63,15 @@ from topicproof.validators.report import Report
 APART = 4
 """How far the first partitions of two pairs are apart."""
 NAME_HEADER = "id"
-TOLD = PREMISES | {"moving", "source_pending", "not due", "offset beyond the end"}
+LETTER_TOPIC, LETTER_HEADER = "aside", "of"
+TOLD = PREMISES | {
+    "letters_removed",
+    NAMELESS_LETTERS,
+    "moving",
+    "source_pending",
+    "not due",
+    "offset beyond the end",
+}
 """Facts that are told, of those that `facts_of` names."""
 
 EXPECTS = {
@@ -102,6 +115,8 @@ def facts_of(pair: Pair) -> frozenset[str]:
     found = set(judge_slowly(pair).premises)
     if pair.policy.moving:
         found.add("moving")
+    if pair.lost(pair.letters, (pair.letter_range,)):
+        found.add("letters_removed")
     if any(pair.unsettled(one) for one in pair.source):
         found.add("source_pending")
     offsets = pair.offsets or {}
@@ -129,7 +144,7 @@ def batch_of(pair: Pair) -> tuple[object, ...] | None:
     ledger."""
     facts = facts_of(pair)
     unnamed = pair.policy.match != LINEAGE and any(one.identity is None for one in pair.source)
-    if unnamed or facts & {"identity_missing", "identity_disjoint"}:
+    if unnamed or facts & {"identity_missing", "identity_disjoint", NAMELESS_LETTERS}:
         return None
     return pair.policy, tuple(sorted(facts))
 
@@ -139,6 +154,7 @@ def history_of(pairs: Sequence[Pair]) -> tuple[History, Facts, list[tuple[int, i
     made = History(Bounds(SINK, ()), Bounds(SOURCE, ()))
     facts, counts = Facts(moving=any(pair.policy.moving for pair in pairs)), []
     bounds: dict[str, list[PartitionBounds]] = {SINK: [], SOURCE: []}
+    letters_from = APART * len(pairs)
     for number, pair in enumerate(pairs):
         first = APART * number
         for topic, ranges in ((SINK, pair.sink_ranges), (SOURCE, pair.source_ranges)):
@@ -149,10 +165,12 @@ def history_of(pairs: Sequence[Pair]) -> tuple[History, Facts, list[tuple[int, i
             for one in pair.source
             if not one.removed
         ]
-        _add_sink(made, number, pair)
-        for record in pair.sink:
-            if record.removed and record.offset >= pair.sink_ranges[record.partition].start:
-                facts.removed["sink"][first + record.partition] += 1
+        _add_sink(made, number, pair, letters_from + number)
+        for record in (*pair.sink, *pair.letters):
+            if record.removed and record.offset >= pair.range_of(record.partition).start:
+                is_letter = record.partition == LETTERS
+                at = letters_from + number if is_letter else first + record.partition
+                facts.removed["sink"][at] += 1
         if pair.policy.group:
             own = {first + partition: offset for partition, offset in (pair.offsets or {}).items()}
             facts.offsets = {**(facts.offsets or {}), **own}
@@ -160,6 +178,16 @@ def history_of(pairs: Sequence[Pair]) -> tuple[History, Facts, list[tuple[int, i
                 facts.due[first + at] = own.get(first + at, 0)
     made.source_markers = facts.markers if facts.removed["source"] else None
     made.sink_bounds = Bounds(SINK, tuple(bounds[SINK]))
+    if pairs[0].policy.letters != NO_LETTERS:
+        of_letters = tuple(
+            PartitionBounds(letters_from + number, *pair.letter_range)
+            for number, pair in enumerate(pairs)
+        )
+        made.sink_bounds = Bounds(
+            f"{SINK} + {LETTER_TOPIC}",
+            (*bounds[SINK], *of_letters),
+            (Part(SINK, 0), Part(LETTER_TOPIC, letters_from)),
+        )
     made.source_bounds = Bounds(SOURCE, tuple(bounds[SOURCE]))
     return made, facts, counts
 
@@ -193,6 +221,12 @@ def ledger_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> Ledge
                 offsets=facts.offsets,
                 repeats=policy.guarantee == AT_LEAST,
                 retained=policy.retained,
+                letters=None
+                if policy.letters == NO_LETTERS
+                else DeadLetters(
+                    LETTER_TOPIC,
+                    "connect" if policy.letters == BY_PLACE else f"header:{LETTER_HEADER}",
+                ),
             ),
             order=ORDERS[policy.order],
             circumstances=_circumstances(made, facts, whole, policy),
@@ -249,7 +283,10 @@ def rows_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> list[Co
     found: list[Counter[Row]] = [Counter() for _ in pairs]
     if every is not None:
         for row in every.groupBy("kind", "explained_by", "place").count().collect():
-            found[row["place"] // APART][row["kind"], row["explained_by"]] += row["count"]
+            # Those of the dead letters come after all others.
+            at = row["place"]
+            number = at // APART if at < APART * len(pairs) else at - APART * len(pairs)
+            found[number][row["kind"], row["explained_by"]] += row["count"]
     return found
 
 
@@ -259,6 +296,7 @@ def verdict_of(rows: Mapping[Row, int], pair: Pair) -> Outcome:
     policy, guarantee = pair.policy, guarantee_of(pair.policy)
     group = ("offset_ahead", "offset_behind") if policy.group else ()
     asked = (*REQUIRED[guarantee], *(("wrong_value",) if policy.values else ()), *group)
+    asked = (*asked, *(("both_outcomes",) if policy.letters != NO_LETTERS else ()))
     asked = tuple(one for one in asked if one not in EXEMPT[guarantee])
     required = {kind for kind in asked if kind != "order" or policy.order != NO_ORDER}
     outcomes = [Outcome.HOLDS]
@@ -268,7 +306,7 @@ def verdict_of(rows: Mapping[Row, int], pair: Pair) -> Outcome:
         contradicts = kind in CONTRADICTIONS[guarantee] and outcome is Outcome.VIOLATED
         if kind in required or kind in PREMISES or contradicts:
             outcomes.append(outcome)
-    if not policy.moving and any(one.hw > one.lso for one in pair.sink_ranges):
+    if not policy.moving and pair.is_open:
         outcomes.append(Outcome.UNKNOWN)
     return merge(outcomes)
 
@@ -307,16 +345,21 @@ def _add_source(made: History, facts: Facts, number: int, pair: Pair) -> None:
             (made.source if given.fate == COMMITTED else made.aborted).append(row)
 
 
-def _add_sink(made: History, number: int, pair: Pair) -> None:
-    first = APART * number
-    kept = [one for one in pair.sink if not one.removed]
+def _add_sink(made: History, number: int, pair: Pair, letters_at: int) -> None:
+    """`letters_at`: the partition of the dead letters."""
+
+    def at(partition: int) -> int:
+        return letters_at if partition == LETTERS else APART * number + partition
+
+    every = (*pair.sink, *pair.letters)
+    kept = [one for one in every if not one.removed]
     for one in kept:
-        row = _row(number, pair, one)
+        row = (at(one.partition), *_row(number, pair, one))
         made.uncommitted.append(row)
         if one.fate == COMMITTED and not pair.pending(one):
             made.committed.append(row)
     sequences: Counter[tuple[int, int]] = Counter()
-    for one in sorted((one for one in pair.sink), key=lambda each: each.offset):
+    for one in sorted(every, key=lambda each: each.offset):
         transactional = one.transaction is not None
         producer, sequence = -1, -1
         if one.transaction is not None:
@@ -325,7 +368,7 @@ def _add_sink(made: History, number: int, pair: Pair) -> None:
             sequences[one.partition, producer] += 1
         if not one.removed:
             batch = (
-                first + one.partition,
+                at(one.partition),
                 one.offset,
                 one.offset,
                 1,
@@ -335,21 +378,20 @@ def _add_sink(made: History, number: int, pair: Pair) -> None:
             )
             made.batches.append((*batch, transactional, None, 0, 0, 100, "none", 0))
     for marker in pair.markers:
-        if marker.offset >= pair.sink_ranges[marker.partition].start:
+        if marker.offset >= pair.range_of(marker.partition).start:
             control = "COMMIT" if marker.commits else "ABORT"
-            at, producer = (
-                (first + marker.partition, marker.offset),
-                _producer(number, marker.transaction),
-            )
+            place = at(marker.partition), marker.offset
+            producer = _producer(number, marker.transaction)
             made.batches.append(
-                (*at, marker.offset, 1, producer, 0, -1, True, control, 0, 0, 100, "none", 0)
+                (*place, marker.offset, 1, producer, 0, -1, True, control, 0, 0, 100, "none", 0)
             )
     made.batches.sort(key=lambda each: (each[0], each[1]))
 
 
 def _row(number: int, pair: Pair, one: Record) -> tuple[object, ...]:
+    """Its time, key, value and headers, behind its offset."""
     headers = None
-    if pair.policy.match == LINEAGE and one.lineage is not None:
+    if one.lineage is not None:
         partition, offset, index = one.lineage
         topic = SOURCE if one.topic else "letters"
         headers = [
@@ -358,11 +400,15 @@ def _row(number: int, pair: Pair, one: Record) -> tuple[object, ...]:
                 format_lineage(Lineage(topic, APART * number + partition, offset, index)),
             )
         ]
+    elif one.partition == LETTERS and one.identity is not None:
+        headers = [(LETTER_HEADER, f"{number}:{one.identity}".encode())]
     elif pair.policy.match == HEADER and one.identity is not None:
         headers = [(NAME_HEADER, f"{number}:{one.identity}".encode())]
     written = BEGAN + timedelta(seconds=one.written)
     content = _bytes(number, pair.policy, one.key, one.value, one.identity)
-    return (APART * number + one.partition, one.offset, written, *content, headers)
+    if one.partition == LETTERS:
+        content = None, one.value.encode()
+    return (one.offset, written, *content, headers)
 
 
 def _bytes(

@@ -30,6 +30,10 @@ ONE_TO_ONE, FILTERED, COUNTED, MANY = (
 )
 PER_PARTITION, PER_KEY, NO_ORDER = "per_source_partition", "per_key", "none"
 EXACTLY, AT_LEAST = "exactly_once", "at_least_once"
+NO_LETTERS, BY_PLACE, BY_IDENTITY = "no dead letters", "by place", "by identity"
+"""What names the input of a dead letter."""
+LETTERS = -1
+"""The partition of the dead letters: they have a topic of their own, with one partition."""
 
 AMENDMENTS: Mapping[str, str] = {
     "not due": (
@@ -68,6 +72,8 @@ PREMISES = frozenset(
     }
 )
 """Facts that leave a verdict unknown, and rows that they explain."""
+NAMELESS_LETTERS = "nameless letters"
+"""No dead letter names an input, so the contract is taken for wrong and nothing is judged."""
 UNSURE = PREMISES | {"movement", "pending", "no_offset"}
 """Causes that leave a row unknown."""
 Place = tuple[int, int, int]
@@ -85,6 +91,7 @@ class Policy(NamedTuple):
     """Whether a topic grew during the check."""
     retained: bool = False
     """Whether only what Kafka has not removed is judged."""
+    letters: str = NO_LETTERS
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,9 @@ class Range(NamedTuple):
     hw: int
 
 
+NO_RANGE = Range(0, 0, 0)
+
+
 class Marker(NamedTuple):
     partition: int
     offset: int
@@ -142,6 +152,9 @@ class Pair:
     """Of the sink."""
     offsets: Mapping[int, int] | None = None
     """The consumer group's, by source partition."""
+    letters: tuple[Record, ...] = ()
+    """The dead letters. Their origin is output 0 of the input that was put aside."""
+    letter_range: Range = NO_RANGE
 
     def lost(
         self, topic: tuple[Input, ...] | tuple[Record, ...], ranges: tuple[Range, ...]
@@ -152,8 +165,17 @@ class Pair:
     def by_key(self) -> bool:
         return self.policy.match != LINEAGE
 
+    def range_of(self, partition: int) -> Range:
+        """That of a partition of the sink, or of the dead letters."""
+        return self.letter_range if partition == LETTERS else self.sink_ranges[partition]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something of the sink or the dead letters is pending."""
+        return any(one.hw > one.lso for one in (*self.sink_ranges, self.letter_range))
+
     def pending(self, one: Record) -> bool:
-        return one.offset >= self.sink_ranges[one.partition].lso
+        return one.offset >= self.range_of(one.partition).lso
 
     def unsettled(self, one: Input) -> bool:
         return one.offset >= self.source_ranges[one.partition].lso
@@ -179,9 +201,11 @@ def _outcome(pair: Pair, rows: Counter[tuple[str, str | None]], premises: frozen
         *(("duplicate", "offset_behind") if pair.policy.guarantee == AT_LEAST else ()),
     }
     causes = {cause or kind for kind, cause in rows if kind not in allowed} - allowed
+    if NAMELESS_LETTERS in premises:
+        return UNKNOWN
     if causes - UNSURE:
         return VIOLATED
-    still_open = not pair.policy.moving and any(one.hw > one.lso for one in pair.sink_ranges)
+    still_open = not pair.policy.moving and pair.is_open
     return UNKNOWN if causes or premises or still_open else HOLDS
 
 
@@ -205,7 +229,8 @@ class _Case:
         self.undecided = [one for one in kept if pair.pending(one) and one.fate != ABORTED]
         self.produced = {self.name(one) for one in kept}
         self.source_removed = pair.lost(pair.source, pair.source_ranges)
-        self.sink_removed = pair.lost(pair.sink, pair.sink_ranges)
+        self.letters = _Letters(self)
+        self.sink_removed = self.letters.removed or pair.lost(pair.sink, pair.sink_ranges)
         self.waiting_ids = {one.identity for one in self.waiting} if pair.by_key else set()
         self.counts = Counter(self.name(one) for one in self.committed)
         self.pending_counts = Counter(self.name(one) for one in self.undecided)
@@ -235,7 +260,10 @@ class _Case:
     @cached_property
     def wanted(self) -> Counter[Hashable]:
         """How many outputs there must be."""
-        every = Counter(name for one in self.inputs if self.due(one) for name in self.names(one))
+        due = [
+            one for one in self.inputs if self.due(one) and _place(one) not in self.letters.answered
+        ]
+        every = Counter(name for one in due for name in self.names(one))
         if self.policy.expect != FILTERED:
             return every
         if self.pair.by_key:
@@ -321,6 +349,8 @@ class _Case:
             )
             if any(count > 1 for count in alike.values()):
                 yield "outputs_alike"
+        if self.letters.are_nameless:
+            yield NAMELESS_LETTERS
         if self.source_removed and not self.policy.retained:
             yield "source_removed"
         if self.sink_removed and not self.policy.retained:
@@ -337,6 +367,7 @@ class _Case:
         yield from self.duplicates()
         yield from self.gaps()
         yield from self.phantoms()
+        yield from self.letters.rows()
         if self.policy.order != NO_ORDER:
             yield from self.inversions()
         if self.policy.group:
@@ -384,7 +415,10 @@ class _Case:
             for name, count in self.wanted.items()
             if count > self.counts[name]
         }
-        waiting = sum(min(count, self.pending_counts[name]) for name, count in short.items())
+        waiting = sum(
+            count if name in self.letters.waiting else min(count, self.pending_counts[name])
+            for name, count in short.items()
+        )
         missing = sum(short.values()) - waiting
         yield from [("gap", "pending")] * waiting
         causes = self.of_removal(short, missing)
@@ -405,7 +439,7 @@ class _Case:
         """For each missing output, whether a removal from the sink may explain it."""
         if not self.sink_removed:
             return [None] * missing
-        if not self.policy.retained:
+        if not self.policy.retained or self.letters.removed:
             return ["sink_removed"] * missing
         # Of several inputs with one identity, the last ones lack their outputs.
         left = Counter({name: count - self.pending_counts[name] for name, count in short.items()})
@@ -460,7 +494,10 @@ class _Case:
         if one.identity is None:
             return "identity_missing"
         theirs = [given for given in self.inputs if given.identity == one.identity]
-        if any(given.expected for given in theirs) or (theirs and "filtered" not in self.amended):
+        is_letter = one.partition == LETTERS
+        if any(given.expected or is_letter for given in theirs) or (
+            theirs and "filtered" not in self.amended
+        ):
             return "no phantom" if any(map(self.due, theirs)) else "range"
         if one.identity in self.waiting_ids:
             return "pending"
@@ -475,10 +512,13 @@ class _Case:
             return "identity_missing"
         if aborted:
             return "aborted_input"
-        return "identity_disjoint" if self.disjoint and "disjoint" in self.amended else None
+        is_disjoint = self.disjoint and "disjoint" in self.amended and not is_letter
+        return "identity_disjoint" if is_disjoint else None
 
     def _by_lineage(self, one: Record) -> str | None:
         if not one.topic or one.lineage is None:
+            if one.partition == LETTERS:
+                return None
             return "identity_disjoint" if self.disjoint and "disjoint" in self.amended else None
         partition, offset, index = one.lineage
         if (
@@ -507,7 +547,7 @@ class _Case:
             return cause if found else None
         if found[0].fate != COMMITTED:
             return "aborted_input"
-        if index >= found[0].expected:
+        if index >= found[0].expected and one.partition != LETTERS:
             return None
         return "no phantom" if self.due(found[0]) else "range"
 
@@ -594,7 +634,7 @@ class _Case:
                 yield "offset_ahead", "identity_repeated" if repeated else self._of_tail(names)
 
     def _of_tail(self, names: list[Hashable]) -> str | None:
-        if all(self.pending_counts[name] for name in names):
+        if all(self.pending_counts[name] or name in self.letters.waiting for name in names):
             return "pending"
         if "removed output" in self.amended and self.sink_removed:
             return "sink_removed"
@@ -611,6 +651,91 @@ class _Case:
             wanted = values.get((place[0], place[1]))
             if wanted is not None and (len(place) < 3 or place[2] == 0) and wanted != one.value:
                 yield "wrong_value", self.doubtful(one.identity, one)
+
+
+class _Letters:
+    """What a reader sees of the dead letters, and what follows from it."""
+
+    def __init__(self, case: _Case) -> None:
+        self.case, pair = case, case.pair
+        kept = [letter for letter in pair.letters if not letter.removed]
+        self.committed = [
+            letter for letter in kept if letter.fate == COMMITTED and not pair.pending(letter)
+        ]
+        self.undecided = [
+            letter for letter in kept if pair.pending(letter) and letter.fate != ABORTED
+        ]
+        self.removed = pair.lost(pair.letters, (pair.letter_range,))
+
+    @property
+    def by_place(self) -> bool:
+        return self.case.policy.letters == BY_PLACE
+
+    @property
+    def are_nameless(self) -> bool:
+        there = [*self.committed, *self.undecided]
+        return bool(there) and all(
+            letter.lineage is None if self.by_place else letter.identity is None for letter in there
+        )
+
+    def inputs(self, letters: list[Record]) -> list[Input]:
+        """The inputs that some dead letters name. Of inputs that share an identity, those come
+        first that are due."""
+        every = sorted(self.case.inputs, key=lambda one: (not self.case.due(one), _place(one)))
+        if self.by_place:
+            places = {letter.lineage[:2] for letter in letters if letter.topic and letter.lineage}
+            return [one for one in every if _place(one) in places]
+        left = Counter(letter.identity for letter in letters if letter.identity is not None)
+        named = []
+        for one in every:
+            if one.identity is not None and left[one.identity] > 0:
+                left[one.identity] -= 1
+                named.append(one)
+        return named
+
+    @cached_property
+    def answered(self) -> set[tuple[int, int]]:
+        """The due inputs with a committed dead letter. They owe no output."""
+        return {_place(one) for one in self.inputs(self.committed) if self.case.due(one)}
+
+    @cached_property
+    def waiting(self) -> set[Hashable]:
+        """The outputs that are not due if a pending dead letter is committed."""
+        return {name for one in self.inputs(self.undecided) for name in self.case.names(one)}
+
+    def rows(self) -> Iterator[tuple[str, str | None]]:
+        case = self.case
+        for letter in self.committed:
+            cause = case._by_lineage(letter) if self.by_place else case._by_key(letter)
+            if cause != "no phantom":
+                yield "phantom", cause
+        if not case.pair.by_key:
+            # What both are of need not be there any more.
+            named = {
+                letter.lineage[:2]
+                for letter in (*self.committed, *case.committed)
+                if letter.lineage and case._by_lineage(letter) in REAL
+            }
+            for place in named:
+                of = [
+                    [each for each in some if each.lineage and each.lineage[:2] == place]
+                    for some in (self.committed, case.committed)
+                ]
+                outputs = [each for each in of[1] if each.topic and case._by_lineage(each) in REAL]
+                if any(each.topic for each in of[0]) and outputs:
+                    yield "both_outcomes", None
+            return
+        for one in self.inputs(self.committed):
+            if one.expected and case.counts[one.identity]:
+                is_shared = case.copies[str(one.identity)] > 1
+                yield (
+                    "both_outcomes",
+                    ("identity_repeated" if is_shared else case.doubtful(one.identity)),
+                )
+
+
+REAL = ("no phantom", "range", "pending", "source_removed")
+"""Causes of records that have an input."""
 
 
 class Retained:
@@ -696,6 +821,11 @@ class Truth:
         self.pair, self.policy = pair, pair.policy
         self.inputs = {(one.partition, one.offset): one for one in pair.source}
         self.sink = tuple(replace(one, origin=self._claimed(one.origin)) for one in pair.sink)
+        self.letters = pair.letters
+        if pair.policy.letters == BY_IDENTITY:
+            self.letters = tuple(
+                replace(letter, origin=self._claimed(letter.origin)) for letter in pair.letters
+            )
 
     def _claimed(self, origin: Place | None) -> Place | None:
         if origin is None or not self.pair.by_key:
@@ -768,7 +898,7 @@ class Truth:
         """What is wrong for certain, as the policy has it."""
         committed = [one for one in sink if one.fate == COMMITTED]
         counts = Counter(one.origin for one in committed if one.origin is not None)
-        found = set()
+        found = self._of_letters(committed)
         if self.policy.guarantee == EXACTLY and any(count > 1 for count in counts.values()):
             found.add("duplicate")
         for one in committed:
@@ -788,6 +918,21 @@ class Truth:
             found.add("order")
         return found | self._of_group(committed)
 
+    def _of_letters(self, committed: list[Record]) -> set[str]:
+        found = set()
+        done = {one.origin[:2] for one in committed if one.origin}
+        for letter in self.letters:
+            if letter.fate != COMMITTED or self.pair.pending(letter):
+                continue
+            named = self.inputs.get(letter.origin[:2]) if letter.origin else None
+            if named is None or letter.origin is None:
+                found.add("phantom letter")
+            elif named.fate == ABORTED:
+                found.add("letter of an aborted input")
+            elif letter.origin[:2] in done:
+                found.add("both outcomes")
+        return found
+
     def _has_wrong_value(self, one: Record, given: Input) -> bool:
         return self.policy.values and one.value != given.value
 
@@ -798,6 +943,11 @@ class Truth:
         there |= {
             each.origin for each in self.sink if self.pair.pending(each) and each.fate != ABORTED
         }
+        put_aside = {
+            letter.origin[:2] for letter in self.letters if letter.origin and letter.fate != ABORTED
+        }
+        if (one.partition, one.offset) in put_aside:
+            return False
         return any((one.partition, one.offset, index) not in there for index in range(one.expected))
 
     def _due(self, one: Input, sink: list[Record]) -> bool:

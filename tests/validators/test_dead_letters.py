@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import SINK, History, history
+from topicproof.backend.settings import ROOT
 from topicproof.validators.circumstances import Circumstances, Removed
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expect, Expected
@@ -83,6 +86,18 @@ def test_each_input_has_one_outcome(spark: SparkSession, tmp_path: Path) -> None
         "Outcomes of 4 inputs: 2 (50.0%) with an output, 2 (50.0%) with a dead letter in"
         f" {LETTERS}, 0 with both, 0 with neither.",
     )
+    document = json.loads(report.to_json())
+    assert document["source"]["records"] == 4
+    assert document["source"]["outcomes"] == {
+        "with_output": 2,
+        "with_dead_letter": 2,
+        "with_both": 0,
+        "with_neither": 0,
+        "output_share": 0.5,
+        "dead_letter_share": 0.5,
+    }
+    jsonschema.validate(document, json.loads((ROOT / "docs/report.schema.json").read_text()))
+    assert Report.from_json(report.to_json()) == report
 
 
 STORIES = 60

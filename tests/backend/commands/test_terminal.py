@@ -55,6 +55,7 @@ from topicproof.validators.finding import (
     Bounds,
     Example,
     Finding,
+    JudgedInputs,
     NotChecked,
     Outcome,
     Part,
@@ -309,7 +310,7 @@ def test_the_judged_range_is_named_by_places() -> None:
     """Story: two topics are read, one of them from offset 5 on; three offsets are markers."""
     partitions = (PartitionBounds(0, 0, 15, 15), PartitionBounds(1, 5, 6, 6))
     source = Bounds("a + b", partitions, (Part("a", 0), Part("b", 1)))
-    report = replace(TWICE, source=source, source_records=13)
+    report = replace(TWICE, source=source, inputs=JudgedInputs(13))
     expected = "judged: 13 inputs: a-0@0-14, b-0@5 (3 of these offsets hold no input)"
     assert judged_line(report) == expected
 

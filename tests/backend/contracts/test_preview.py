@@ -39,8 +39,8 @@ def sample(
     return Sample(topic, rows, whole, [document(row) for row in rows])
 
 
-def seen(source: Sample, sink: Sample, **terms: Any) -> Preview:
-    return preview(source, sink, make_contract({**TOPICS, **terms}))
+def seen(source: Sample, sink: Sample, letters: Sample | None = None, **terms: Any) -> Preview:
+    return preview(source, sink, make_contract({**TOPICS, **terms}), letters)
 
 
 def of(found: Preview) -> dict[bytes, Match]:
@@ -67,6 +67,47 @@ def test_what_matches_and_what_does_not() -> None:
     assert (found.outputs_matched, found.outputs) == (5, 6)
     assert (found.inputs_matched, found.inputs) == (5, 6) and not found.good
     assert "5 of the 6 newest outputs" in found.why and "1 input with more outputs" in found.why
+
+
+def connect(topic: str, offset: int) -> Headers:
+    """The headers of a dead letter of Kafka Connect."""
+    names = ("topic", "partition", "offset")
+    values = (topic, "0", str(offset))
+    return tuple(
+        (f"__connect.errors.{name}", value.encode())
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def test_dead_letters_are_an_outcome() -> None:
+    """Story: of five orders one is put aside, and one more although its line is there. A dead
+    letter of another topic names no input. By a field the same letters name the same inputs; by a
+    header that none has, the preview says that the origin is wrong."""
+    source = sample("orders", [f'{{"id": {n}}}' for n in range(5)], "abcde")
+    sink = sample("lines", "1234", "acde")
+    headers = [connect("orders", 1), connect("orders", 2), connect("other", 1)]
+    letters = sample("dlq", ['{"of": "b"}', '{"of": "c"}', "?"], headers=headers)
+    terms = {"identity": "key", "dead_letters": {"topic": "dlq", "origin": "connect"}}
+    found = seen(source, sink, letters, **terms)
+    matched = dict.fromkeys((b"a", b"d", b"e"), Match.MATCHED)
+    assert of(found) == {b"c": Match.BOTH, b"b": Match.PUT_ASIDE} | matched
+    assert (found.inputs_matched, found.inputs) == (5, 5) and not found.good
+    assert found.why == (
+        "4 of the 4 newest outputs have their input in the sample, and 5 of the 5 inputs between"
+        " them have an output or a dead letter. 2 of the 3 newest dead letters have their input in"
+        " the sample. 1 dead letter names no input by the headers of connect. 1 input with both an"
+        " output and a dead letter."
+    )
+    terms["dead_letters"] = {"topic": "dlq", "origin": {"json": "$.of"}}
+    assert of(seen(source, sink, letters, **terms)) == of(found)
+    terms["dead_letters"] = {"topic": "dlq", "origin": {"header": "of"}}
+    wrong = seen(source, sink, letters, **terms)
+    assert of(wrong)[b"b"] is Match.NO_OUTPUT and not wrong.good
+    assert "None of the 3 newest dead letters names an input by header of." in wrong.why
+    # Right letters beside right outputs are what a contract is about.
+    right = sample("dlq", "?", headers=[connect("orders", 1)])
+    terms["dead_letters"] = {"topic": "dlq", "origin": "connect"}
+    assert seen(source, sink, right, **terms).good
 
 
 def test_the_contract_says_how_many_outputs_are_right() -> None:

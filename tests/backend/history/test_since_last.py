@@ -9,7 +9,7 @@ import pytest
 from tests.app.test_history_page import HELD, TWICE, UNKNOWN
 from topicproof.backend.history.contract_of_run import differences
 from topicproof.backend.history.since_last import Shift, since_last
-from topicproof.validators.finding import Example, Finding, NotChecked, Outcome
+from topicproof.validators.finding import Example, Finding, JudgedInputs, NotChecked, Outcome
 from topicproof.validators.report import Report
 
 
@@ -94,7 +94,7 @@ def test_it_is_one_line() -> None:
     assert otherwise.sentence({}) == "Changed: gap (30, explained otherwise)."
     doubted = since_last(UNKNOWN, replace(UNKNOWN, doubts=("A header cannot be read.",)))
     assert not doubted.is_quiet and doubted.sentence({}) == "The doubts are others."
-    grown = since_last(HELD, replace(HELD, source_records=1_100))
+    grown = since_last(HELD, replace(HELD, inputs=JudgedInputs(1_100)))
     assert grown.sentence({}) == "As last time: no finding, 1,000 more inputs."
     # A verdict without a finding may still be another one.
     assert since_last(HELD, UNKNOWN).sentence({}) == "UNKNOWN after HOLDS."
