@@ -3,9 +3,7 @@ group_missing, group_unknown, wrong_aggregate and wrong_update."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession, functions as F
 
+from tests.validators.group_oracle import Policy, false, judge as judge_slowly
+from tests.validators.hostile_groups import differences, draw, grouped, simulate, told
+from tests.validators.pair_ledger import Row
 from topicproof.validators import readings
 from topicproof.validators.aggregate import (
     AggregatedValue,
@@ -27,141 +28,57 @@ from topicproof.validators.aggregate import (
 )
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
-from topicproof.validators.expectation import NO_NUMBER, SEVERAL_SINKS, SEVERAL_SOURCES
+from topicproof.validators.expectation import (
+    NO_NUMBER,
+    OF_AGGREGATE,
+    SEVERAL_SINKS,
+    SEVERAL_SOURCES,
+)
 from topicproof.validators.finding import Bounds, Order, PartitionBounds
 from topicproof.validators.kinds import group_missing, group_unknown, wrong_aggregate, wrong_update
-from topicproof.validators.ledger.group_totals import count_groups, updates
+from topicproof.validators.ledger.group_totals import count_groups
 from topicproof.validators.ledger.ledger import LedgerInput
 from topicproof.validators.question import Question
 from topicproof.validators.readings import Readings, frame_of
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
-GROUPS = 400
+PAIRS, SEED = 160, 68
+"""Pairs of each policy, of which most share a ledger."""
+POLICIES = (
+    Policy("sum", running=True),
+    Policy("max", group=True),
+    Policy("count(*)", running=True, group=True, moving=True),
+)
 SUM = AggregateTerms("key", (AggregatedValue(Function.SUM, "value", None),), "key", running=True)
 
 
-class Story:
-    """A group: its inputs in order, how many are due, and its outputs in order."""
-
-    def __init__(self, draw: random.Random) -> None:
-        self.inputs = [draw.choice((1, 2, 3, 0, -1)) for _ in range(draw.randrange(6))]
-        self.due = len(self.inputs) - draw.choice((0, 0, 0, 1, 2))
-        self.due = max(0, self.due)
-        sums = [sum(self.inputs[: at + 1]) for at in range(len(self.inputs))]
-        self.outputs: list[int | None] = list(sums)
-        for _ in range(draw.choice((0, 0, 1, 2))):
-            fault, at = draw.choice(("lose", "add", "repeat", "remove", "end")), draw.randrange(9)
-            at = min(at, len(self.outputs))
-            match fault:
-                case "lose":
-                    del self.outputs[at:]
-                case "add":
-                    self.outputs.insert(at, draw.randrange(-1, 9))
-                case "repeat":
-                    self.outputs += self.outputs[at : at + 1]
-                case "remove":
-                    self.outputs.insert(at, None)
-                case "end":
-                    self.outputs.append(None)
-
-    @property
-    def fault(self) -> str | None:
-        """What is wrong with the group."""
-        if not self.outputs:
-            return "missing" if self.due else None
-        last = self.outputs[-1]
-        if not self.inputs:
-            return None if last is None else "strange"
-        if last is None:
-            return "removed" if self.due else None
-        right = range(max(1, self.due), len(self.inputs) + 1)
-        return None if last in [sum(self.inputs[:count]) for count in right] else "wrong"
-
-    @property
-    def wrong_updates(self) -> list[tuple[int, str]]:
-        """The outputs that are wrong, by their number, with the fault."""
-        faults, reached = [], 0
-        for at, output in enumerate(self.outputs if self.inputs else ()):
-            counts = range(1, len(self.inputs) + 1)
-            of = [count for count in counts if sum(self.inputs[:count]) == output]
-            of = [0] if output is None else of
-            if not of:
-                faults.append((at, "no_prefix"))
-                continue
-            if max(of) < reached:
-                faults.append((at, "back"))
-            reached = max(reached, min(of))
-        return faults
+def test_the_validators_agree_with_the_slow_judge_and_with_the_truth(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: programs that count, add and compare, and that lose updates, apply them twice, restore
+    an old store, read aborted inputs, write to a wrong partition and write tombstones. Each row is
+    the one that plain Python finds, and the truth allows each verdict."""
+    differ, rows, outcomes = [], Counter[Row](), Counter[str]()
+    for seed, policy in enumerate(POLICIES, SEED):
+        stories = grouped(draw(PAIRS, seed, policy))[0]
+        differ += differences(spark, tmp_path, stories)
+        for story in stories:
+            judged = judge_slowly(simulate(story))
+            rows += judged.rows
+            outcomes[judged.outcome] += 1
+    assert [each.told for each in differ] == []
+    assert {kind for kind, cause in rows if cause is None} == set(OF_AGGREGATE)
+    assert min(outcomes.values()) >= 10 and len(outcomes) == 3, outcomes
 
 
-def bounds(topic: str, lso: int, hw: int) -> Bounds:
-    return Bounds(topic, (PartitionBounds(0, 0, lso, hw),))
-
-
-def row(offset: int, key: str, value: int | None) -> tuple[Any, ...]:
-    return (0, offset, TIME, key.encode(), None if value is None else str(value).encode(), None)
-
-
-def ledger_input(spark: SparkSession, folder: Path, stories: Sequence[Story]) -> LedgerInput:
-    """Inputs that are due come before all others, as below a group's offset."""
-    inputs = [
-        (f"g{number}", value, at >= story.due)
-        for number, story in enumerate(stories)
-        for at, value in enumerate(story.inputs)
+def test_no_rule_of_the_slow_judge_contradicts_the_truth() -> None:
+    """Story: two thousand hostile aggregates are simulated, so that their truth is known."""
+    wrong = [
+        told(story)
+        for story in draw(2_000, SEED)
+        if false(simulate(story), judge_slowly(simulate(story)).outcome)
     ]
-    inputs.sort(key=lambda entry: entry[2])
-    due = sum(not is_late for *_, is_late in inputs)
-    outputs = [
-        (f"g{number}", value) for number, story in enumerate(stories) for value in story.outputs
-    ]
-    source = [row(at, group, value) for at, (group, value, _) in enumerate(inputs)]
-    sink = frame_of(
-        spark, [row(at, *output) for at, output in enumerate(outputs)], readings.COLUMNS
-    )
-    question = Question(
-        source=bounds("orders", due, len(inputs)),
-        sink="totals",
-        order=Order.NONE,
-        agreed=ContractTerms(aggregate=SUM),
-    )
-    return LedgerInput(
-        spark,
-        question,
-        bounds("totals", len(outputs), len(outputs)),
-        Readings(sink, sink, frame_of(spark, source, readings.COLUMNS)),
-        f"file:{folder}",
-        circumstances=Circumstances(source_lso={0: len(inputs)}, due_told=True),
-    )
-
-
-def test_spark_finds_what_a_slow_judge_finds(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: 400 groups with lost, added, repeated and removed outputs, and inputs that are not
-    due. Each fault of a group and of an output is the one that plain Python finds."""
-    draw = random.Random(20_685)
-    stories = [Story(draw) for _ in range(GROUPS)]
-    counts = count_groups(ledger_input(spark, tmp_path, stories), SUM)
-    faults = {
-        bytes(group["group"]).decode(): group["fault"]
-        for group in counts.groups.where("fault is not null").collect()
-    }
-    names = {f"g{number}": story for number, story in enumerate(stories)}
-    assert faults == {name: story.fault for name, story in names.items() if story.fault}
-    assert {"missing", "removed", "strange", "wrong"} == set(faults.values())
-    assert counts.due == sum(bool(story.due) for story in stories)
-    assert counts.outputs == sum(len(story.outputs) for story in stories)
-
-    firsts: dict[str, int] = {}
-    for offset, name in enumerate(name for name, story in names.items() for _ in story.outputs):
-        firsts.setdefault(name, offset)
-    rows = updates(counts, SUM).select("group", "offset", "fault").collect()
-    by_group = [
-        (name := bytes(update["group"]).decode(), update["offset"] - firsts[name], update["fault"])
-        for update in rows
-    ]
-    assert sorted(by_group) == sorted(
-        (name, *update) for name, story in names.items() for update in story.wrong_updates
-    )
-    assert {fault for *_, fault in by_group} == {"no_prefix", "back"}
+    assert wrong == []
 
 
 def test_what_nobody_can_tell_is_no_verdict(spark: SparkSession, tmp_path: Path) -> None:
@@ -182,16 +99,21 @@ def test_what_nobody_can_tell_is_no_verdict(spark: SparkSession, tmp_path: Path)
         (1, 0, TIME, b"strange", None, None),
         (1, 1, TIME, None, None, None),
     ]
-    first = ledger_input(spark, tmp_path, [])
     due = (PartitionBounds(0, 0, 1, 2), PartitionBounds(1, 0, 2, 2))
     sink_bounds = (PartitionBounds(0, 0, 3, 3), PartitionBounds(1, 0, 2, 2))
     outputs = frame_of(spark, sink, readings.COLUMNS)
+    question = Question(
+        source=Bounds("orders", due),
+        sink="totals",
+        order=Order.NONE,
+        agreed=ContractTerms(aggregate=SUM),
+    )
     spread = LedgerInput(
         spark,
-        replace(first.question, source=Bounds("orders", due)),
+        question,
         Bounds("totals", sink_bounds),
         Readings(outputs, outputs, frame_of(spark, source, readings.COLUMNS)),
-        first.evidence,
+        f"file:{tmp_path}",
         circumstances=Circumstances(source_lso={0: 2, 1: 2}, due_told=True),
     )
     counts = count_groups(spread, SUM)
