@@ -104,37 +104,37 @@ def ledger_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> Ledge
 
 
 def _add_source(written: History, number: int, pair: Pair, removed: dict[int, Removed]) -> None:
-    for one in pair.source:
-        partition = APART * number + one.partition
-        bounds = pair.source_ranges[one.partition]
-        if one.removed:
-            if one.offset >= bounds.start:
+    for record in pair.source:
+        partition = APART * number + record.partition
+        bounds = pair.source_ranges[record.partition]
+        if record.removed:
+            if record.offset >= bounds.start:
                 before = removed.get(partition, Removed())
                 removed[partition] = replace(before, inside=before.inside + 1)
             continue
-        row = (partition, one.offset, BEGAN, *_bytes(number, one), None)
-        if one.offset >= bounds.lso:
+        row = (partition, record.offset, BEGAN, *_bytes(number, record), None)
+        if record.offset >= bounds.lso:
             written.pending.append(row)
         else:
-            (written.source if one.fate == COMMITTED else written.aborted).append(row)
+            (written.source if record.fate == COMMITTED else written.aborted).append(row)
 
 
 def _add_sink(written: History, number: int, pair: Pair) -> None:
     sequences: Counter[tuple[int, int]] = Counter()
-    for one in sorted(pair.sink, key=lambda each: (each.partition, each.offset)):
-        producer = -1 if one.transaction is None else 1_000 * (number + 1) + one.transaction
-        sequence = sequences[one.partition, producer]
-        sequences[one.partition, producer] += 1
-        if one.removed:
+    for record in sorted(pair.sink, key=lambda each: (each.partition, each.offset)):
+        producer = -1 if record.transaction is None else 1_000 * (number + 1) + record.transaction
+        sequence = sequences[record.partition, producer]
+        sequences[record.partition, producer] += 1
+        if record.removed:
             continue
-        partition = APART * number + one.partition
-        row = (partition, one.offset, BEGAN, *_bytes(number, one), None)
+        partition = APART * number + record.partition
+        row = (partition, record.offset, BEGAN, *_bytes(number, record), None)
         written.uncommitted.append(row)
-        if one.fate == COMMITTED and one.offset < pair.sink_ranges[one.partition].lso:
+        if record.fate == COMMITTED and record.offset < pair.sink_ranges[record.partition].lso:
             written.committed.append(row)
         numbers = (-1, -1, -1, False) if producer < 0 else (producer, 0, sequence, True)
         written.batches.append(
-            (partition, one.offset, one.offset, 1, *numbers, None, 0, 0, 100, "none", 0)
+            (partition, record.offset, record.offset, 1, *numbers, None, 0, 0, 100, "none", 0)
         )
     for marker in pair.markers:
         if marker.offset >= pair.sink_ranges[marker.partition].start:
@@ -147,6 +147,6 @@ def _add_sink(written: History, number: int, pair: Pair) -> None:
     written.batches.sort(key=lambda batch: batch[:2])
 
 
-def _bytes(number: int, one: Input | Output) -> tuple[bytes | None, bytes | None]:
-    key = None if one.group is None else f"{number}:{one.group}".encode()
-    return key, None if one.value is None else one.value.encode()
+def _bytes(number: int, record: Input | Output) -> tuple[bytes | None, bytes | None]:
+    key = None if record.group is None else f"{number}:{record.group}".encode()
+    return key, None if record.value is None else record.value.encode()

@@ -1,6 +1,6 @@
 """A slow and obvious judge of aggregates, over plain lists. It shares no code with the validators.
 
-`judge` sees what a reader sees. `breaks` knows the truth: every record that was ever written, and
+`judge` sees what a reader sees. `false` knows the truth: every record that was ever written, and
 in which order.
 """
 
@@ -64,42 +64,42 @@ class Pair:
 
     @property
     def source_is_pending(self) -> bool:
-        return any(one.hw > one.lso for one in self.source_ranges)
+        return any(bounds.hw > bounds.lso for bounds in self.source_ranges)
 
     @property
     def sink_is_pending(self) -> bool:
-        return any(one.hw > one.lso for one in self.sink_ranges)
+        return any(bounds.hw > bounds.lso for bounds in self.sink_ranges)
 
     @property
     def has_lost_inputs(self) -> bool:
-        starts = any(one.start for one in self.source_ranges)
-        return starts or any(one.removed for one in self.source)
+        starts = any(bounds.start for bounds in self.source_ranges)
+        return starts or any(record.removed for record in self.source)
 
     @property
     def has_lost_outputs(self) -> bool:
         """Whether retention has removed outputs. Compaction does no harm."""
-        return any(one.start for one in self.sink_ranges)
+        return any(bounds.start for bounds in self.sink_ranges)
 
-    def is_due(self, one: Input) -> bool:
+    def is_due(self, record: Input) -> bool:
         if not self.policy.group:
             return True
-        return one.offset < (self.offsets or {}).get(one.partition, 0)
+        return record.offset < (self.offsets or {}).get(record.partition, 0)
 
     def committed_inputs(self) -> list[Input]:
         """Those that read_committed has, and those of them that were removed."""
         return [
-            one
-            for one in self.source
-            if one.fate == COMMITTED and one.offset < self.source_ranges[one.partition].lso
+            record
+            for record in self.source
+            if record.fate == COMMITTED and record.offset < self.source_ranges[record.partition].lso
         ]
 
     def committed_outputs(self) -> list[Output]:
         return [
-            one
-            for one in self.sink
-            if one.fate == COMMITTED
-            and not one.removed
-            and one.offset < self.sink_ranges[one.partition].lso
+            record
+            for record in self.sink
+            if record.fate == COMMITTED
+            and not record.removed
+            and record.offset < self.sink_ranges[record.partition].lso
         ]
 
 
@@ -155,7 +155,7 @@ def judge(pair: Pair) -> Judgement:
 
 
 def _rows(pair: Pair) -> Iterator[tuple[str, str | None]]:
-    inputs = [one for one in pair.committed_inputs() if not one.removed]
+    inputs = [record for record in pair.committed_inputs() if not record.removed]
     outputs = pair.committed_outputs()
     for output in outputs:
         if output.group is None and output.value is not None:
@@ -165,7 +165,7 @@ def _rows(pair: Pair) -> Iterator[tuple[str, str | None]]:
 
 
 def _groups(inputs: Sequence[Input], outputs: Sequence[Output]) -> list[str]:
-    names = {one.group for one in inputs} | {one.group for one in outputs}
+    names = {record.group for record in inputs} | {record.group for record in outputs}
     return sorted(name for name in names if name is not None)
 
 
@@ -177,25 +177,26 @@ class _GroupCase:
     ) -> None:
         self.pair, self.policy = pair, pair.policy
         self.inputs = sorted(
-            (one for one in inputs if one.group == name),
-            key=lambda one: (one.partition, one.offset),
+            (record for record in inputs if record.group == name),
+            key=lambda record: (record.partition, record.offset),
         )
         self.outputs = sorted(
-            (one for one in outputs if one.group == name),
-            key=lambda one: (one.partition, one.offset),
+            (record for record in outputs if record.group == name),
+            key=lambda record: (record.partition, record.offset),
         )
         self.due = sum(map(pair.is_due, self.inputs))
-        self.is_spread = len({one.partition for one in self.outputs}) > 1
-        several = len({one.partition for one in self.inputs}) > 1
+        self.is_spread = len({record.partition for record in self.outputs}) > 1
+        several = len({record.partition for record in self.inputs}) > 1
         self.is_mixed = several and self.policy.function != COUNT_ALL
         counts = self.policy.function in (COUNT_ALL, COUNT)
         self.is_unreadable = not counts and any(
-            one.value is not None and (number(one.value) is None or not is_exact(one.value))
-            for one in self.inputs
+            record.value is not None
+            and (number(record.value) is None or not is_exact(record.value))
+            for record in self.inputs
         )
 
     def prefix(self, count: int) -> Fraction | None:
-        return aggregate(self.policy.function, [one.value for one in self.inputs[:count]])
+        return aggregate(self.policy.function, [record.value for record in self.inputs[:count]])
 
     def is_prefix(self, count: int, value: str | None) -> bool:
         amount = number(value)
@@ -285,16 +286,19 @@ def false(pair: Pair, outcome: str) -> str | None:
 def _breaks(pair: Pair) -> Iterator[str]:
     """What is wrong for certain. Removed inputs count: the program had read them."""
     inputs, outputs = pair.committed_inputs(), pair.committed_outputs()
-    if any(one.group is None and one.value is not None for one in outputs):
+    if any(record.group is None and record.value is not None for record in outputs):
         yield "an output of no group"
     for name in _groups(inputs, outputs):
-        of = [one for one in inputs if one.group == name]
-        mine = sorted((one for one in outputs if one.group == name), key=lambda one: one.written)
+        of = [record for record in inputs if record.group == name]
+        mine = sorted(
+            (record for record in outputs if record.group == name),
+            key=lambda record: record.written,
+        )
         yield from _breaks_of(pair, of, mine)
 
 
 def _breaks_of(pair: Pair, inputs: list[Input], outputs: list[Output]) -> Iterator[str]:
-    function, due = pair.policy.function, [one for one in inputs if pair.is_due(one)]
+    function, due = pair.policy.function, [record for record in inputs if pair.is_due(record)]
     if not inputs:
         if outputs[-1].value is not None:
             yield "a group without inputs"
@@ -302,20 +306,28 @@ def _breaks_of(pair: Pair, inputs: list[Input], outputs: list[Output]) -> Iterat
     may_be_removed = pair.has_lost_outputs and not outputs
     if due and not may_be_removed and (not outputs or outputs[-1].value is None):
         yield "a group without an output"
-    numbers = [one.value for one in inputs if function in (SUM, MIN, MAX)]
+    numbers = [record.value for record in inputs if function in (SUM, MIN, MAX)]
     if any(value is not None and number(value) is None for value in numbers):
         # Whoever adds what is no number may come to anything.
         yield "unclear"
         return
     lines = [
-        [one for one in sorted(inputs, key=lambda each: each.offset) if one.partition == partition]
-        for partition in sorted({one.partition for one in inputs})
+        [
+            record
+            for record in sorted(inputs, key=lambda each: each.offset)
+            if record.partition == partition
+        ]
+        for partition in sorted({record.partition for record in inputs})
     ]
     every = list(itertools.product(*(range(len(line) + 1) for line in lines)))
     totals = {
         counts: aggregate(
             function,
-            [one.value for line, count in zip(lines, counts, strict=True) for one in line[:count]],
+            [
+                record.value
+                for line, count in zip(lines, counts, strict=True)
+                for record in line[:count]
+            ],
         )
         for counts in every
         if any(counts)

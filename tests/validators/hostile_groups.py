@@ -168,12 +168,12 @@ class _Program:
         for op in self.ops(*REMOVALS):
             self.remove(op, starts, sink_starts)
         source = (
-            replace(one, removed=one.removed or one.offset < starts[one.partition])
-            for one in self.inputs
+            replace(record, removed=record.removed or record.offset < starts[record.partition])
+            for record in self.inputs
         )
         sink = (
-            replace(one, removed=one.removed or one.offset < sink_starts[one.partition])
-            for one in self.outputs
+            replace(record, removed=record.removed or record.offset < sink_starts[record.partition])
+            for record in self.outputs
         )
         ranges, sink_ranges = (
             tuple(Range(start[p], lsos.get(p, end), end) for p, end in enumerate(ends))
@@ -194,12 +194,12 @@ class _Program:
         )
 
     def fill(self) -> None:
-        drawn = list(self.ops("input"))
-        fates = {op.a % max(len(drawn), 1): (ABORTED, OPEN)[op.b] for op in self.ops("fate")}
-        amounts = {op.a % max(len(drawn), 1): ODD_AMOUNTS[op.b] for op in self.ops("amount")}
-        keyless = {op.a % max(len(drawn), 1) for op in self.ops("keyless")}
+        input_ops = list(self.ops("input"))
+        fates = {op.a % max(len(input_ops), 1): (ABORTED, OPEN)[op.b] for op in self.ops("fate")}
+        amounts = {op.a % max(len(input_ops), 1): ODD_AMOUNTS[op.b] for op in self.ops("amount")}
+        keyless = {op.a % max(len(input_ops), 1) for op in self.ops("keyless")}
         is_mixed = any(self.ops("mixed"))
-        for number, op in enumerate(drawn):
+        for number, op in enumerate(input_ops):
             partition = (op.a if is_mixed else op.b) % self.story.sources
             fate = fates.get(number, COMMITTED)
             group = None if number in keyless else "abc"[op.b]
@@ -209,19 +209,23 @@ class _Program:
                 self.lsos.setdefault(partition, self.ends[partition])
             self.ends[partition] += 2 if fate == ABORTED else 1
 
-    def is_read(self, one: Input, stops: Mapping[int, int]) -> bool:
-        is_stable = one.offset < self.lsos.get(one.partition, one.offset + 1)
-        return one.fate == COMMITTED and is_stable and one.offset < stops.get(one.partition, 99)
+    def is_read(self, record: Input, stops: Mapping[int, int]) -> bool:
+        is_stable = record.offset < self.lsos.get(record.partition, record.offset + 1)
+        return (
+            record.fate == COMMITTED
+            and is_stable
+            and record.offset < stops.get(record.partition, 99)
+        )
 
     def process(self, stops: Mapping[int, int]) -> None:
         """Reads the inputs in the order of writing, and plans an update for each."""
-        steps: list[Input] = [one for one in self.inputs if self.is_read(one, stops)]
+        steps: list[Input] = [record for record in self.inputs if self.is_read(record, stops)]
         restores: dict[int, int] = {}
         for op in self.ops(*STEPS):
             at = op.a % (len(steps) + 1)
             extra = {
-                "of_aborted": [one for one in self.inputs if one.fate == ABORTED],
-                "of_pending": [one for one in self.inputs if one.fate == OPEN],
+                "of_aborted": [record for record in self.inputs if record.fate == ABORTED],
+                "of_pending": [record for record in self.inputs if record.fate == OPEN],
             }
             if op.kind == "restore":
                 restores[at] = op.b % 3 + 1
@@ -230,20 +234,22 @@ class _Program:
             elif at < len(steps):
                 steps[at : at + 1] = [steps[at]] * (2 if op.kind == "twice" else 0)
         counted: dict[str, list[str | None]] = {}
-        for number, one in enumerate(steps):
-            if one.group is None:
+        for number, record in enumerate(steps):
+            if record.group is None:
                 continue
-            values = counted.setdefault(one.group, [])
+            values = counted.setdefault(record.group, [])
             if number in restores:
                 # The store is older than the sink.
                 del values[-restores[number] :]
-            values.append(one.value)
+            values.append(record.value)
             total = aggregate(self.policy.function, values)
             if total is None:
                 continue
             text = str(int(total)) if total.denominator == 1 else str(float(total))
             self.plan.append(
-                _Update(one.group, text, self.home(one.group), (one.partition, one.offset))
+                _Update(
+                    record.group, text, self.home(record.group), (record.partition, record.offset)
+                )
             )
 
     def home(self, group: str) -> int:
@@ -260,32 +266,32 @@ class _Program:
             plan.insert(to, _Update(None, value, op.c % self.story.sinks, None))
         if not plan:
             return
-        one = plan[op.a % len(plan)]
+        record = plan[op.a % len(plan)]
         match op.kind:
             case "drop":
-                plan.remove(one)
+                plan.remove(record)
             case "repeat":
-                plan.insert(to, replace(one, of=None))
+                plan.insert(to, replace(record, of=None))
             case "old":
-                plan.append(replace(one, of=None))
+                plan.append(replace(record, of=None))
             case "wrong":
-                plan[op.a % len(plan)] = replace(one, value="7")
+                plan[op.a % len(plan)] = replace(record, value="7")
             case "tombstone":
-                plan.insert(to, replace(one, value=None, of=None))
+                plan.insert(to, replace(record, value=None, of=None))
             case "end":
-                plan.append(replace(one, value=None, of=None))
+                plan.append(replace(record, value=None, of=None))
             case "spread":
-                plan[op.a % len(plan)] = replace(one, home=op.c % self.story.sinks)
+                plan[op.a % len(plan)] = replace(record, home=op.c % self.story.sinks)
             case "text":
                 text = ("x", "1e-12", "07.0", "+1")[op.c % 4]
-                plan[op.a % len(plan)] = replace(one, value=text)
+                plan[op.a % len(plan)] = replace(record, value=text)
 
     def write(self, size: int, how: str) -> None:
         """Writes the next updates of the plan in one transaction, or in none."""
-        taken, self.plan = self.plan[:size], self.plan[size:]
+        updates, self.plan = self.plan[:size], self.plan[size:]
         transaction = None if how == "plain" else len(self.outputs)
         fate = {"plain": COMMITTED, "retried": ABORTED}.get(how, how)
-        for update in taken:
+        for update in updates:
             offset = self.sink_ends[update.home]
             if fate == OPEN:
                 self.sink_lsos.setdefault(update.home, offset)
@@ -299,9 +305,9 @@ class _Program:
                 first = self.unwritten.get(partition, place)
                 self.unwritten[partition] = min(first, place)
         if how == "retried":
-            self.plan = taken + self.plan
+            self.plan = updates + self.plan
         if transaction is not None and fate != OPEN:
-            for partition in sorted({update.home for update in taken}):
+            for partition in sorted({update.home for update in updates}):
                 end = self.sink_ends[partition]
                 self.markers.append(Marker(partition, end, transaction, fate == COMMITTED))
                 self.sink_ends[partition] += 1
@@ -317,16 +323,16 @@ class _Program:
             self.inputs[at] = replace(self.inputs[at], removed=True)
         elif op.kind == "sink_hole":
             # Compaction leaves the last output of each group in a partition.
-            for at, one in enumerate(self.outputs):
-                lso = self.sink_lsos.get(one.partition, self.sink_ends[one.partition])
+            for at, record in enumerate(self.outputs):
+                lso = self.sink_lsos.get(record.partition, self.sink_ends[record.partition])
                 is_superseded = any(
                     later.fate == COMMITTED
-                    and (later.partition, later.group) == (one.partition, one.group)
-                    and one.offset < later.offset < lso
+                    and (later.partition, later.group) == (record.partition, record.group)
+                    and record.offset < later.offset < lso
                     for later in self.outputs
                 )
-                if is_superseded and one.group is not None:
-                    self.outputs[at] = replace(one, removed=True)
+                if is_superseded and record.group is not None:
+                    self.outputs[at] = replace(record, removed=True)
 
     def group(self, stops: Mapping[int, int]) -> dict[int, int]:
         """Right offsets, unless an operation says otherwise."""
@@ -364,15 +370,15 @@ def minimised(story: Story, fails: Callable[[Sequence[Story]], list[bool]]) -> S
         story = smaller
 
 
-def told(story: Story) -> str:
+def describe(story: Story) -> str:
     """A pair in a few lines, for a person."""
     pair = simulate(story)
     lines = [f"{story.policy}", f"  {' '.join(f'{op.kind}{op[1:]}' for op in story.ops)}"]
     for name, records in (("input", pair.source), ("output", pair.sink)):
         lines += [
-            f"  {name} {one.partition}/{one.offset} {one.group}={one.value} {one.fate}"
-            f"{' REMOVED' if one.removed else ''}"
-            for one in records
+            f"  {name} {record.partition}/{record.offset} {record.group}={record.value} {record.fate}"
+            f"{' REMOVED' if record.removed else ''}"
+            for record in records
         ]
     for name, ranges in (("source", pair.source_ranges), ("sink", pair.sink_ranges)):
         ends = " ".join(f"{each.start}..{each.lso}/{each.hw}" for each in ranges)
@@ -393,14 +399,14 @@ class Difference(NamedTuple):
 
     story: Story
     why: str
-    told: str
+    text: str
 
 
 def differences(spark: SparkSession, folder: Path, stories: Sequence[Story]) -> list[Difference]:
     """What differs among stories of one group, by the rows of evidence."""
     pairs = [simulate(story) for story in stories]
     return [
-        Difference(story, why, f"{told(story)}\n  rows {dict(rows)}")
+        Difference(story, why, f"{describe(story)}\n  rows {dict(rows)}")
         for story, pair, rows in zip(stories, pairs, rows_of(spark, folder, pairs), strict=True)
         if (why := _difference(pair, rows))
     ]
@@ -431,7 +437,7 @@ def difference_alone(spark: SparkSession, folder: Path, story: Story) -> Differe
     why = false(pair, report.verdict) or (
         f"{report.verdict}, not {slow.outcome}" if report.verdict != slow.outcome else None
     )
-    return Difference(story, why, f"{told(story)}\n  report {report.why}") if why else None
+    return Difference(story, why, f"{describe(story)}\n  report {report.why}") if why else None
 
 
 def _rules(stories: Sequence[Story]) -> int:
@@ -450,19 +456,19 @@ def _rules(stories: Sequence[Story]) -> int:
             pairs = [simulate(story) for story in shorter]
             return [false(pair, judge(pair).outcome) == why for pair in pairs]
 
-        log.info("%s: %d times\n%s", why, len(some), told(minimised(some[0], fails)))
+        log.info("%s: %d times\n%s", why, len(some), describe(minimised(some[0], fails)))
     log.info("verdicts: %s", dict(outcomes))
     return len(wrong)
 
 
-def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int:
+def _judged(spark: SparkSession, folder: Path, arguments: argparse.Namespace) -> int:
     began, count, wrong = time.monotonic(), 0, Counter[str]()
     reasons: Counter[str] = Counter()
-    number = asked.seed
-    while count < asked.pairs:
+    number = arguments.seed
+    while count < arguments.pairs:
         number += 1
-        groups = grouped(draw(asked.batch, number, draw_policy(random.Random(number))))
-        for stories in groups[: asked.ledgers]:
+        groups = grouped(draw(arguments.batch, number, draw_policy(random.Random(number))))
+        for stories in groups[: arguments.ledgers]:
             differ = differences(spark, folder, stories)
             count += len(stories)
             for story in stories:
@@ -472,14 +478,14 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
             for each in differ:
                 wrong[each.why] += 1
                 if wrong[each.why] == 1:
-                    log.info("%s\n%s", each.why, each.told)
+                    log.info("%s\n%s", each.why, each.text)
         took = time.monotonic() - began
         log.info("%d pairs, %.3f s a pair, %d wrong", count, took / count, sum(wrong.values()))
-    for story in draw(asked.singly, asked.seed):
+    for story in draw(arguments.singly, arguments.seed):
         alone = difference_alone(spark, folder, story)
         if alone:
             wrong[alone.why] += 1
-            log.info("alone: %s\n%s", alone.why, alone.told)
+            log.info("alone: %s\n%s", alone.why, alone.text)
     log.info("verdicts and reasons: %s", dict(reasons.most_common()))
     log.info("wrong: %s", dict(wrong))
     return min(sum(wrong.values()), 1)
@@ -493,16 +499,16 @@ def main() -> int:
     options.add_argument("--ledgers", type=int, default=5, help="ledgers of one policy")
     options.add_argument("--singly", type=int, default=0, help="how many are also judged alone")
     options.add_argument("--rules", action="store_true", help="only the oracle, without Spark")
-    asked = options.parse_args()
+    arguments = options.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    if asked.rules:
-        return min(_rules(draw(asked.pairs, asked.seed)), 1)
+    if arguments.rules:
+        return min(_rules(draw(arguments.pairs, arguments.seed)), 1)
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         with services(read_settings(home=folder), kafka=False) as up:
             spark = connect(up.spark_remote)
             tune(spark, offsets=0)
-            return _judged(spark, folder, asked)
+            return _judged(spark, folder, arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession, functions as F
 
 from tests.validators.group_oracle import Policy, false, judge as judge_slowly
-from tests.validators.hostile_groups import differences, draw, grouped, simulate, told
+from tests.validators.hostile_groups import describe, differences, draw, grouped, simulate
 from tests.validators.pair_ledger import Row
 from topicproof.validators import readings
 from topicproof.validators.aggregate import (
@@ -66,7 +66,7 @@ def test_the_validators_agree_with_the_slow_judge_and_with_the_truth(
             judged = judge_slowly(simulate(story))
             rows += judged.rows
             outcomes[judged.outcome] += 1
-    assert [each.told for each in differ] == []
+    assert [each.text for each in differ] == []
     assert {kind for kind, cause in rows if cause is None} == set(OF_AGGREGATE)
     assert min(outcomes.values()) >= 10 and len(outcomes) == 3, outcomes
 
@@ -74,7 +74,7 @@ def test_the_validators_agree_with_the_slow_judge_and_with_the_truth(
 def test_no_rule_of_the_slow_judge_contradicts_the_truth() -> None:
     """Story: two thousand hostile aggregates are simulated, so that their truth is known."""
     wrong = [
-        told(story)
+        describe(story)
         for story in draw(2_000, SEED)
         if false(simulate(story), judge_slowly(simulate(story)).outcome)
     ]
