@@ -376,8 +376,8 @@ def describe(story: Story) -> str:
     lines = [f"{story.policy}", f"  {' '.join(f'{op.kind}{op[1:]}' for op in story.ops)}"]
     for name, records in (("input", pair.source), ("output", pair.sink)):
         lines += [
-            f"  {name} {record.partition}/{record.offset} {record.group}={record.value} {record.fate}"
-            f"{' REMOVED' if record.removed else ''}"
+            f"  {name} {record.partition}/{record.offset} {record.group}={record.value}"
+            f" {record.fate}{' REMOVED' if record.removed else ''}"
             for record in records
         ]
     for name, ranges in (("source", pair.source_ranges), ("sink", pair.sink_ranges)):
