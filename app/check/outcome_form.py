@@ -72,7 +72,8 @@ def dead_letters(
         if name is None:
             terms.set(dead_letters=None, warn=_without_letters(terms.fields.get("warn")))
         else:
-            terms.set(dead_letters={"topic": name, "origin": origin_of(name) or PLACEHOLDER})
+            named_by = origin_of(name) or origin or PLACEHOLDER
+            terms.set(dead_letters={"topic": name, "origin": named_by})
 
     def named() -> None:
         text = st.session_state[origin_key]
@@ -83,6 +84,7 @@ def dead_letters(
         st.selectbox(
             "Dead letters (optional)",
             list(dict.fromkeys([*topics, *([topic] if topic else [])])),
+            index=None,  # So that it can be cleared.
             key=topic_key,
             placeholder="No topic of dead letters",
             on_change=chosen,

@@ -27,11 +27,16 @@ class Terms:
 
     def explain(self, name: str, *, nested: bool = True) -> None:
         """Shows what is wrong with a field, below its widget. `nested`: and with what is in it."""
-        for mistake in self._mistakes:
-            is_inside = nested and mistake.field.startswith(f"{name}.")
-            if mistake.field == name or is_inside:
-                text = f"{mistake.why[:1].upper()}{mistake.why[1:]}."
-                st.caption(f":red[{wording.plain(text)}]")
+        reasons = [
+            mistake.why
+            for mistake in self._mistakes
+            if mistake.field == name or (nested and mistake.field.startswith(f"{name}."))
+        ]
+        for why in dict.fromkeys(reasons):
+            # The name of a field keeps its case.
+            is_named = why.partition(" ")[0].endswith(":")
+            text = why if is_named else f"{why[:1].upper()}{why[1:]}"
+            st.caption(f":red[{wording.plain(text)}.]")
 
     def set(self, **values: Any) -> None:
         """Change fields; None removes one."""

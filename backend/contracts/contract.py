@@ -149,6 +149,12 @@ def _filled_in(text: Any) -> Any:
     return text
 
 
+def _grouped(text: Any) -> Any:
+    if text == PLACEHOLDER:
+        raise ValueError("say what inputs of one group have in common, such as key")
+    return text
+
+
 def _duration(text: Any) -> int:
     """Read a duration such as 500ms, 60s, 5m, 24h or 7d. Returns ms."""
     if isinstance(text, int) and not isinstance(text, bool):
@@ -211,7 +217,7 @@ class Aggregate(BaseModel):
     """What outputs are of, if they are aggregates of many inputs."""
 
     model_config = _STRICT
-    group_by: Expression
+    group_by: Annotated[Expression, BeforeValidator(_grouped)]
     """Spark SQL over the source record."""
     value: Values
     """`count(*)`, `sum(EXPRESSION)` and so on; or one for each field of the output, by path."""

@@ -12,23 +12,21 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from confluent_kafka import Producer
-from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.backend.kafka.topics import Writer
 from tests.backend.trust.people import ADA, GRACE, ISSUER
 from topicproof.app.check import check_reads
-from topicproof.app.check.outcome_form import values_of, values_text
 from topicproof.app.session import access, connection
 from topicproof.app.topic import payload, topic_header
 from topicproof.backend.address import Address
 from topicproof.backend.characters import visible
-from topicproof.backend.contracts.contract import PLACEHOLDER
 from topicproof.backend.errors import ClusterError, NotPermitted
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.kept_contracts import keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, State
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings, read_settings
@@ -108,15 +106,15 @@ def test_what_the_address_names_and_what_is_missing(
     history.engine.dispose()
 
 
-def test_dead_letters_and_aggregates_are_said_in_the_form(
+def test_the_draft_has_the_dead_letters_beside_the_topics(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
     """Story: a connector puts two of six orders aside. The draft names its dead letters, the form
-    takes them over, and the preview counts them. A wrong origin is explained at its field. Then
-    somebody says that the outputs are totals instead, makes mistakes, and corrects them."""
+    takes them over, and the preview counts them. Somebody removes them, and names them again."""
     assert at_home.home
     source, sink = new_topic(), new_topic()
     letters = f"{source}.dlq"
+    Cluster(Address(bootstrap)).create_topic(letters, 1, exists_ok=False)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(6):
         producer.produce(source, f"v{number}".encode(), f"k{number}".encode(), partition=0)
@@ -135,63 +133,14 @@ def test_dead_letters_and_aggregates_are_said_in_the_form(
     assert app.selectbox(key="term_letters_origin").value == "connect"
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Dead letters with an input"] == "2" and not app.button[1].disabled
-    app.selectbox(key="term_letters_origin").set_value("$[").run()
-    assert [text for text in captions_of(app) if text.startswith(":red[")], captions_of(app)
-    assert app.button[1].disabled and "dead_letters.origin" in texts(app)
+    (text,) = [box for box in boxes(app) if "dead_letters" in box]
+    assert yaml.safe_load(text)["dead_letters"] == {"topic": letters, "origin": "connect"}
     app.selectbox(key="term_letters_topic").set_value(None).run()
-    assert "term_letters_origin" not in [box.key for box in app.selectbox]
-    assert not app.button[1].disabled and "Dead letters" not in figures_of(app)
+    assert "Dead letters" not in " ".join(metric.label for metric in app.metric)
     # Its headers show again what names the inputs.
     app.selectbox(key="term_letters_topic").set_value(letters).run()
     assert app.selectbox(key="term_letters_origin").value == "connect"
-
-    app.segmented_control(key="term_outputs").set_value("group").run()
-    assert ":red[Expected count(*), count(EXPRESSION)" in "\n".join(captions_of(app))
-    app.text_area(key="term_aggregate_value").set_value("total: avg(value)\nn: count(*)").run()
-    assert ":red[Total: expected count(*)" in "\n".join(captions_of(app))
-    app.text_area(key="term_aggregate_value").set_value("total: sum(value)").run()
-    app.checkbox(key="term_aggregate_running").set_value(True).run()
-    app.number_input(key="term_aggregate_tolerance").set_value(1e-9).run()
-    assert "nothing tells which inputs an output is of" in "\n".join(captions_of(app))
-    assert app.button[1].disabled
-    app.text_area(key="term_aggregate_value").set_value("total: sum(value)\nn: count(*)").run()
-    app.selectbox(key="term_aggregate_key").set_value("$.customer").run()
-    app.text_input(key="term_group").set_value("totals-app").run()
-    (text,) = [box for box in boxes(app) if "aggregate" in box]
-    assert yaml.safe_load(text) == {
-        "source": {"topic": source},
-        "sink": {"topic": sink},
-        "aggregate": {
-            "group_by": "key",
-            "value": {"total": "sum(value)", "n": "count(*)"},
-            "running": True,
-            "tolerance": 1e-9,
-            "key": {"json": "$.customer"},
-        },
-        "group": "totals-app",
-        "warn": {"pending": 0},
-    }
     assert not app.exception and not app.button[1].disabled, texts(app)
-
-
-def captions_of(app: AppTest) -> list[str]:
-    return [str(caption.value).replace("\\", "") for caption in app.caption]
-
-
-def figures_of(app: AppTest) -> str:
-    return " ".join(metric.label for metric in app.metric)
-
-
-def test_lines_are_the_aggregates_of_fields() -> None:
-    """Story: somebody types what an output holds. A colon within an expression names no field, and
-    two lines for one field are a mistake that shows."""
-    whole = "sum(cast(split(value, ':')[1] as int))"
-    assert values_of(f" {whole} ") == whole and values_text(whole) == whole
-    fields = {"order.total": "sum(value)", "n": "count(*)"}
-    assert values_of(values_text(fields)) == fields
-    assert values_of("n: count(*)\nn: count(*)") == {"n": "count(*), count(*)"}
-    assert values_of("n: count(*)\ncount(*)") == {"n": "count(*)", "": "count(*)"}
-    assert values_of(" \n") == PLACEHOLDER and values_text(PLACEHOLDER) == ""
 
 
 def test_the_source_may_be_on_another_cluster(
