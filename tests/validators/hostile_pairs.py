@@ -854,9 +854,10 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
                 )
             for one in found:
                 wrong[one.why] += 1
+                if wrong[one.why] == 1:
+                    log.info("%s, at first\n%s", one.why, one.told)
                 if shown[one.why] < asked.shown:
                     shown[one.why] += 1
-                    log.info("%s, at first\n%s", one.why, one.told)
                     small = _smallest(spark, folder, one)
                     log.info("%s\n%s", small.why, small.told)
         took = time.monotonic() - began

@@ -492,7 +492,10 @@ class _Case:
 
     def _by_key(self, one: Record) -> str | None:
         if one.identity is None:
-            return "identity_missing"
+            # A dead letter that names nothing names no input, unless one cannot be named.
+            if one.partition != LETTERS or self.unnamed_input:
+                return "identity_missing"
+            return "source_removed" if self.source_removed else None
         theirs = [given for given in self.inputs if given.identity == one.identity]
         is_letter = one.partition == LETTERS
         if any(given.expected or is_letter for given in theirs) or (

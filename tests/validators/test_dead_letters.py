@@ -20,7 +20,14 @@ from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Outcome, Part
 from topicproof.validators.judge import judge
-from topicproof.validators.kinds import both_outcomes, duplicate, gap, letter_repeated, phantom
+from topicproof.validators.kinds import (
+    both_outcomes,
+    duplicate,
+    gap,
+    letter_repeated,
+    offset_ahead,
+    phantom,
+)
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.dead_letters import (
     ORIGINS,
@@ -162,6 +169,12 @@ def test_terms_that_meet_dead_letters(spark: SparkSession, tmp_path: Path) -> No
     assert found_of(ledger("0 0#1 2 2#1 C", "1", expected=many)) == {}
     assert found_of(ledger("0 0#1 2 C", "1", expected=many)) == {"gap": (1, 1)}
     assert found_of(ledger("0 2 C", "t:1@")) == {"gap": (1, 0)}
+    # Beside a group, the pending dead letter stands for both outputs of its input.
+    behind = ledger("0 0#1 C", "t:1@", expected=many, agreed=replace(TERMS, offsets={0: 2}))
+    ahead = judge(behind, Guarantee.EXACTLY_ONCE, ["offset_ahead"], validators=(offset_ahead,))
+    assert rows(ahead) == {"offset_ahead": (1, 0)}
+    # A dead letter that is aborted behind an open transaction is no output without an input.
+    assert not ledger("", "0 b:2@ t:1@ t:A").disjoint
     lost = Circumstances(looked=True, sink_removed={1: Removed(below=2)})
     assert found_of(ledger("0 2 C", "", circumstances=lost)) == {"gap": (1, 0)}
 
