@@ -74,6 +74,9 @@ run. Now they give way to the run (10 is their nice value), and compiled code is
 lack of space."""
 METASPACE = "-XX:MetaspaceSize=256m"
 """Java marks its whole heap each time that loaded classes reach a limit, which starts at 21 MB."""
+REGIONS = "-XX:G1HeapRegionSize=8m"
+"""Java begins to mark its whole heap when it allocates an object of half a region, which has 2 MB
+by default. Spark allocates 1 MB for the result of many a task."""
 
 
 def _home() -> Path:
@@ -146,7 +149,10 @@ class EmbeddedSpark:
         command += ["--driver-memory", "4g"]
         archive = self.archive.writing if self.writes_archive else self.archive.options
         quoted = " ".join(f'"{option}"' for option in (temporary, *archive))
-        command += ["--driver-java-options", f"{COMPILER} {METASPACE} {NO_PROVIDERS} {quoted}"]
+        command += [
+            "--driver-java-options",
+            f"{COMPILER} {METASPACE} {REGIONS} {NO_PROVIDERS} {quoted}",
+        ]
         command += ["--properties-file", str(self._write_secrets())]
         command += ["--jars", ",".join(str(jar) for jar in self.jars)]
         self._start_forks()
@@ -279,6 +285,12 @@ class EmbeddedSpark:
             "spark.executor.killOnFatalError.depth": "0",
             "spark.speculation": "false",
             "spark.log.level": "WARN",
+            # Spark allocates one block for each broadcast, and each task is one, and one page for
+            # each sort, aggregation and join of a task. By default they have 4 and 64 MB, and a
+            # query on few records fills some kB of them. Larger objects get more blocks, or a page
+            # of their own.
+            "spark.broadcast.blockSize": "128k",
+            "spark.buffer.pageSize": "1m",
             # A verdict needs over a hundred generated classes: with the default of 100 they are
             # compiled again each time.
             "spark.sql.codegen.cache.maxEntries": "2000",
