@@ -117,12 +117,11 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
     )
     written = written_by(source, source_bounds)
     (
-        *(cells, compared, ids, (repeats, met), outputs_count, lines, writers, alike, keys),
+        *(cells, compared, (repeats, met), outputs_count, lines, writers, alike, keys),
         letters,
     ) = in_parallel(
         lambda: count_cells(sink, headers, source_bounds.topic),
         lambda: count_doubts(sink, words, sink_bounds, raw_log is not None),
-        lambda: count_ids(transactions),
         lambda: _count_repeats(outputs, due_outputs),
         lambda: _count_wanted(
             ledger_input,
@@ -139,6 +138,7 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         lambda: count_keys(outputs, sink_bounds) if per_key else NO_KEYS,
         lambda: None if lettered is None else count_letters(sink, _letters_read(ledger_input)),
     )
+    ids = count_ids(transactions) if compared.named else ()
     doubted_ids = max(beyond_limits(writers), beyond_limits([id_.transactional_id for id_ in ids]))
     frames = Frames(
         records=lambda: sink,

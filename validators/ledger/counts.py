@@ -494,6 +494,8 @@ class Compared(NamedTuple):
     (reading_mismatch), not a doubt: the readings agree, and the raw log contradicts both."""
     of_namesake: int
     """Records of another topic of the source's name."""
+    named: int
+    """Records whose header names a transaction."""
 
 
 def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> Compared:
@@ -513,6 +515,7 @@ def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: boo
         ),
         F.count_if(is_hidden()).alias("hidden"),
         F.count_if("of_namesake").alias("of_namesake"),
+        F.count("transactional_id").alias("named"),
     )
     unseen = minus(F.col("seen"), F.col("found"))
     repeated = reduce(
@@ -537,13 +540,13 @@ def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: boo
         records, ["partition", "word"], "full"
     )
     sums = {doubt.name: count for doubt, count in counted.items()} | {
-        name: F.col(name) for name in ("hidden", "of_namesake")
+        name: F.col(name) for name in ("hidden", "of_namesake", "named")
     }
     row = pairs.agg(
         *(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())
     ).collect()[0]
     doubted = {doubt: row[doubt.name] for doubt in Doubt if doubt in counted}
-    return Compared(doubted, row["hidden"], row["of_namesake"])
+    return Compared(doubted, row["hidden"], row["of_namesake"], row["named"])
 
 
 @dataclass(frozen=True)
