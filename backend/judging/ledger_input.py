@@ -34,7 +34,7 @@ from topicproof.validators.lineage.header_columns import (
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, PACKED_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
-from topicproof.validators.readings import Readings, SourceLog, frame_of
+from topicproof.validators.readings import Readings, SourceLog, frame_of, gathered
 
 
 def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
@@ -209,12 +209,12 @@ def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:
         raw_log=None
         if capture.batches is None
         else raw_log(spark, capture.batches, capture.sink, offsets, capture.attribution),
-        declared=None if journal is None else _declared(spark, journal),
+        declared=None if journal is None else _declared(spark, journal, offsets),
         coordinator=capture.coordinator,
         source_log=None
         if capture.source_batches is None
         else _source_log(spark, capture, capture.source_batches),
-        polled=None if polled is None else _polled(spark, polled),
+        polled=None if polled is None else _polled(spark, polled, offsets),
     )
 
 
@@ -227,7 +227,7 @@ def _source_log(spark: SparkSession, capture: Capture, batches: pa.Table) -> Sou
     return SourceLog(capture.aborted, capture.pending, markers)
 
 
-def _declared(spark: SparkSession, journal: Sequence[Entry]) -> Declared:
+def _declared(spark: SparkSession, journal: Sequence[Entry], offsets: int) -> Declared:
     ended = [entry for entry in journal if isinstance(entry, TransactionEnded)]
     columns = ("transactional_id", "sequence", "attempt", "task", "outcome", "reason")
     rows = [tuple(getattr(entry, name) for name in columns) for entry in ended]
@@ -237,10 +237,11 @@ def _declared(spark: SparkSession, journal: Sequence[Entry]) -> Declared:
     ]
     table = pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True))) if rows else None
     ids = frozenset(row[0] for row in rows)
-    return Declared(frame_of(spark, table, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows))
+    declared = gathered(frame_of(spark, table, DECLARED_COLUMNS), offsets)
+    return Declared(declared, len(rows), ids, outcomes_of(rows))
 
 
-def _polled(spark: SparkSession, table: pa.Table) -> Polled:
+def _polled(spark: SparkSession, table: pa.Table, offsets: int) -> Polled:
     widths = pc.subtract(table["last_offset"], table["first_offset"])
     records = (pc.sum(widths).as_py() or 0) + table.num_rows
-    return Polled(frame_of(spark, table, POLLED_COLUMNS), records)
+    return Polled(gathered(frame_of(spark, table, POLLED_COLUMNS), offsets), records)

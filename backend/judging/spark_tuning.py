@@ -32,7 +32,7 @@ def tune(spark: SparkSession, offsets: int, folding: bool = False) -> None:
     spark.conf.set("spark.sql.codegen.wholeStage", str(not small).lower())
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if small else "FALLBACK")
     if small:
-        spark.conf.set("spark.sql.shuffle.partitions", "2")
+        spark.conf.set("spark.sql.shuffle.partitions", "1")
         spark.conf.set("spark.sql.adaptive.enabled", "false")
     else:
         spark.conf.unset("spark.sql.shuffle.partitions")

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from topicproof.validators import readings
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
@@ -62,7 +62,7 @@ from topicproof.validators.lineage.headers import (
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.question import Question
-from topicproof.validators.readings import ARROW_TYPES, Readings, SourceLog, frame_of
+from topicproof.validators.readings import ARROW_TYPES, Readings, SourceLog, frame_of, gathered
 from topicproof.validators.report import Report
 
 SOURCE, SINK = "numbers", "squares"
@@ -147,6 +147,12 @@ class History:
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason
         behind a colon. `decoded`: the column of that name, of the source and of the sink."""
+        offsets = self.sink_bounds.offsets + self.source_bounds.offsets
+
+        def reading(rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+            """As a check has it: in one partition."""
+            return gathered(frame_of(spark, rows, readings.COLUMNS), offsets)
+
         journal = None
         if declared is not None:
             rows = [
@@ -157,11 +163,10 @@ class History:
             journal = Declared(
                 frame_of(spark, rows, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows)
             )
-        offsets = self.sink_bounds.offsets + self.source_bounds.offsets
         batches = table_of(self.batches, BATCH_COLUMNS)
         raw = raw_log_of(spark, batches, self.sink_bounds, offsets, attribution)
-        aborted = frame_of(spark, self.aborted, readings.COLUMNS) if self.aborted else None
-        pending = frame_of(spark, self.pending, readings.COLUMNS) if self.pending else None
+        aborted = reading(self.aborted) if self.aborted else None
+        pending = reading(self.pending) if self.pending else None
         markers = None
         if self.source_markers is not None:
             markers = frame_of(spark, self.source_markers, "partition int, offset long")
@@ -176,12 +181,12 @@ class History:
                 else None
             ),
         )
-        uncommitted = frame_of(spark, self.uncommitted, readings.COLUMNS)
-        source = frame_of(spark, self.source, readings.COLUMNS)
+        uncommitted = reading(self.uncommitted)
+        source = reading(self.source)
         if decoded is not None:
             source = source.withColumn(DECODED, decoded[0])
             uncommitted = uncommitted.withColumn(DECODED, decoded[1])
-        committed = frame_of(spark, self.committed, readings.COLUMNS)
+        committed = reading(self.committed)
         question = Question(
             source=self.source_bounds,
             sink=self.sink_bounds.topic,
