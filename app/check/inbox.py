@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import streamlit as st
 
@@ -57,11 +58,15 @@ class Row:
     signoffs: RunSignoffs | None
     """None without a verdict."""
     is_decided: bool
+    passed_over: tuple[Run, ...] = ()
+    """The violated verdicts before the newest one on which nobody has decided, up to the last one
+    on which somebody has."""
 
     @property
     def waits(self) -> bool:
-        """Whether it has a verdict that nobody has decided on."""
-        return self.checked.judged is not None and not self.is_decided
+        """Whether it has a verdict that nobody has decided on. A newer one that holds, of weaker
+        terms perhaps, does not settle a violation."""
+        return self.checked.judged is not None and (not self.is_decided or bool(self.passed_over))
 
     @property
     def searched(self) -> str:
@@ -70,11 +75,10 @@ class Row:
         return f"{pipeline.name} {pipeline.source} {pipeline.sink} {pipeline.cluster}"
 
     @property
-    def rank(self) -> tuple[bool, int, float]:
-        """What comes first: what waits for a signature, the worst, the newest."""
+    def rank(self) -> tuple[bool, int]:
+        """What comes first: what waits for a signature, and of that the worst."""
         word = None if self.checked.judged is None else wording.run_word(self.checked.judged)
-        newest = self.checked.newest.created_at
-        return self.is_decided, WORST_FIRST.index(word), -newest.timestamp()
+        return self.is_decided and not self.passed_over, WORST_FIRST.index(word)
 
 
 def inbox(settings: Settings) -> bool:
@@ -112,7 +116,11 @@ def inbox(settings: Settings) -> bool:
     is_whole = len(checks) < CHECKS_READ
     if unsigned and not any(row.waits for row in rows):
         of = "" if is_whole else f" of the newest {CHECKS_READ:,} checks"
-        st.success(f"Every verdict{of} has been decided on.", icon=":material/verified:")
+        st.success(
+            f"The newest verdict of each pipeline{of} has been decided on, and no violation before"
+            " it was passed over.",
+            icon=":material/verified:",
+        )
     rows = matches
     unchecked = [each for each in unchecked if not unsigned and part in each.name]
     if part and not rows and not unchecked:
@@ -131,22 +139,37 @@ def inbox(settings: Settings) -> bool:
 def rows_of(settings: Settings, checks: Sequence[Run]) -> list[Row]:
     """Returns the pipelines of these checks, in the order in which they need somebody."""
     chain = read_chain(open_history(settings))
+
+    def is_decided(run: Run) -> bool:
+        return standing_of(settings, run, chain.of(run.id, run.verdict)) in DECIDED
+
     rows = []
     for checked in checked_pipelines(checks):
         judged = checked.judged
-        signoffs = None if judged is None else chain.of(judged.id, judged.verdict)
-        is_decided = (
-            judged is not None
-            and signoffs is not None
-            and standing_of(settings, judged, signoffs) in DECIDED
+        if judged is None:
+            rows.append(Row(checked, None, is_decided=False))
+            continue
+        since_decision = takewhile(lambda run: not is_decided(run), checked.earlier)
+        violated = [run for run in since_decision if run.verdict == Outcome.VIOLATED]
+        # While the newest one waits itself, those before it need no further word.
+        newest_decided = is_decided(judged)
+        rows.append(
+            Row(
+                checked,
+                chain.of(judged.id, judged.verdict),
+                newest_decided,
+                tuple(violated) if newest_decided else (),
+            )
         )
-        rows.append(Row(checked, signoffs, is_decided))
+    # Not by a number of seconds: a damaged row may have a year that has none.
+    rows.sort(key=lambda row: row.checked.newest.created_at, reverse=True)
     return sorted(rows, key=lambda row: row.rank)
 
 
 def summary(rows: Sequence[Row]) -> str:
     """Counts what waits for a signature, by verdict, for Markdown."""
-    waiting = [row.checked.judged for row in rows if row.waits]
+    waiting = [row.checked.judged for row in rows if row.waits and not row.is_decided]
+    waiting += [row.passed_over[0] for row in rows if row.passed_over]
     parts = []
     for outcome in SEVERITY:
         number = sum(run is not None and run.verdict == outcome for run in waiting)
@@ -196,6 +219,15 @@ def show(
             st.markdown(
                 f"{decision_line(settings, judged, row.signoffs)}  \n"
                 f":small[{wording.moment(judged.ended_at or judged.created_at)}]"
+            )
+        if row.passed_over:
+            newest = row.passed_over[0]
+            many = wording.count(len(row.passed_over), "earlier violation")
+            st.page_link(
+                "views/verdict.py",
+                label=f"{many} that nobody decided on",
+                icon=":material/report:",
+                query_params={"run": newest.id},
             )
         run_switch(settings, listed, checked.newest)
 

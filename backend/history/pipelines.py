@@ -36,8 +36,13 @@ class CheckedPipeline:
     """Its newest check, also without a verdict."""
     judged: Run | None
     """Its newest check with a verdict."""
-    before: Run | None
-    """The check with the verdict before that."""
+    earlier: tuple[Run, ...]
+    """The checks with the verdicts before that, newest first."""
+
+    @property
+    def before(self) -> Run | None:
+        """The check with the verdict before the newest."""
+        return self.earlier[0] if self.earlier else None
 
 
 def default_name(sink: str | None, contract: str | None) -> str:
@@ -75,8 +80,9 @@ def checked_pipelines(checks: Sequence[Run]) -> list[CheckedPipeline]:
             by_pipeline.setdefault(pipeline_of(run), []).append(run)
     pipelines = []
     for pipeline, runs in by_pipeline.items():
-        judged = (run for run in runs if run.verdict is not None)
-        pipelines.append(CheckedPipeline(pipeline, runs[0], next(judged, None), next(judged, None)))
+        judged = [run for run in runs if run.verdict is not None]
+        newest = judged[0] if judged else None
+        pipelines.append(CheckedPipeline(pipeline, runs[0], newest, tuple(judged[1:])))
     return pipelines
 
 

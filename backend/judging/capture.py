@@ -36,7 +36,7 @@ from topicproof.backend.kafka.coordination.attribution import fetch_attribution
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log import fates, rawlog
-from topicproof.backend.kafka.log.inflation import largest_ratio
+from topicproof.backend.kafka.log.inflation import largest_client_ratio
 from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from topicproof.backend.services.spark_session import failed
@@ -180,7 +180,7 @@ def _reader(
 
     def reader(bounds: Bounds, level: Witness) -> DataFrame:
         if bounds.topic in clamped:
-            return read_clamped(spark, address, bounds, level, largest_ratio(batches))
+            return read_clamped(spark, address, bounds, level, largest_client_ratio(batches))
         return read(spark, options, bounds, level)
 
     return reader

@@ -73,7 +73,7 @@ POLLED_NAMES, BATCH_NAMES = (
     for columns in (POLLED_COLUMNS, BATCH_COLUMNS)
 )
 BATCH_OFFSETS_MAX = 20_000_000
-"""A record takes 7 bytes at least, and a batch at most 128 MB (backend/kafka/log/batches.py)."""
+"""A record takes 7 bytes at least, and a batch at most 48 MiB (backend/kafka/log/batches.py)."""
 COUNT_COLUMNS = "partition int, offset long, count long"
 SCHEMAS = "schemas.json"
 TABLE_NAME_MAX = 249

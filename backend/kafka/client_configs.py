@@ -33,6 +33,8 @@ that waits for a deleted topic cannot be interrupted: nothing else runs in its p
 partition gets a new leader within 20 s."""
 READER_FETCH_BYTES = 1_048_576
 """librdkafka's default."""
+REQUEST_BYTES_MIN = 1_000
+"""The least that librdkafka takes as the size of a message."""
 _ALWAYS = {
     # librdkafka logs each retry, even while a broker is down. Errors reach the caller anyway.
     "log_level": 2,
@@ -68,13 +70,16 @@ def consumer_config(address: Address, group: str, isolation: str) -> dict[str, A
 
 
 def fetch_limits(fetch_bytes: int) -> FetchLimits:
-    """Let a consumer fetch little at once, and nothing ahead. For records that become much larger
-    when they are decompressed."""
+    """Let a consumer fetch little at once, of all partitions together, and nothing ahead. For
+    records that become much larger in memory than they are in the log."""
     if fetch_bytes >= READER_FETCH_BYTES:
         return FetchLimits({})
     return FetchLimits(
         {
             "fetch.message.max.bytes": fetch_bytes,
+            "fetch.max.bytes": max(fetch_bytes, REQUEST_BYTES_MIN),
+            # The client raises the limit above to this one.
+            "message.max.bytes": max(fetch_bytes, REQUEST_BYTES_MIN),
             "queued.min.messages": 1,
             "queued.max.messages.kbytes": 1,
             # Otherwise the client waits a second before it fetches more into an emptied queue.

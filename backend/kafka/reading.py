@@ -60,10 +60,10 @@ def measure(address: Address, topic: str, spans: Spans) -> FetchLimits:
         return UNCOMPRESSED
     # Late: the sink has no kafka-python. What uses it alone measures nothing.
     from topicproof.backend.kafka.log import rawlog
-    from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
+    from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_client_ratio
 
     batches = rawlog.scan(address, topic, Bounds(topic, bounds), readable=True)
-    return fetch_limits(fetch_bytes(largest_ratio(batches), READER_FETCH_BYTES))
+    return fetch_limits(fetch_bytes(largest_client_ratio(batches), READER_FETCH_BYTES))
 
 
 @contextmanager

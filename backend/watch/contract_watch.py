@@ -4,6 +4,7 @@ means."""
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -130,6 +131,7 @@ class ContractWatch:
     pair: WatchedPair
     figures: ContractFigures = field(default_factory=ContractFigures)
     turn: int = 0
+    looks: int = 0
     _source_transactions: LongTransactions = field(default_factory=LongTransactions)
     _sink_transactions: LongTransactions = field(default_factory=LongTransactions)
     _withheld: WithheldRows = field(default_factory=WithheldRows)
@@ -216,6 +218,7 @@ class ContractWatch:
     def _look(self, kafka: Connection, now_ms: int, offsets_max: int) -> int:
         pair, contract, began = self.pair, self.contract, time.monotonic()
         self._looked_at = began
+        self.looks += 1
         # The source's bounds are taken after the sink's, so that each output finds its input.
         sink = kafka.bounds(contract.sink)
         source = kafka.bounds(contract.source)
@@ -307,18 +310,18 @@ class ContractWatch:
                 topic, Bounds(topic, with_holes), readable=True, on_unreadable=refused.append
             )
             log = with_unreadable(log, refused)
-        reader = RecordReader(kafka, topic, batches, log)
-        visible: dict[int, list[int]] = {span.partition: [] for span in log}
-        digests: dict[int, list[bytes]] = {span.partition: [] for span in log}
+        reader = RecordReader(kafka, topic, batches, log, self.looks)
+        visible = {span.partition: array("q") for span in log}
+        digests = {span.partition: bytearray() for span in log}
         for message in reader.messages():
             partition = message.partition() or 0
             visible[partition].append(message.offset() or 0)
             if pair.by_key:
-                digests[partition].append(self._digest(message))
+                digests[partition] += self._digest(message)
         for span in by_headers:
             pair.add_source(source_span(span, hws[span.partition], None), now_ms)
         for span in reader.log:
-            offsets = np.array(visible[span.partition], np.int64)
+            offsets = np.frombuffer(visible[span.partition], np.int64)
             hw = hws[span.partition]
             if not pair.by_key:
                 doubtful, of_source = source_by_lineage(span, hw, offsets)
@@ -336,7 +339,7 @@ class ContractWatch:
             pair.add_source(whole._replace(inputs=named), now_ms)
             pair.take_back(span.partition, taken)
             note_unreadable(pair, span, is_source=True)
-        return sum(span.end - span.begin for span in (*by_headers, *log))
+        return sum(span.end - span.begin for span in (*by_headers, *reader.spans))
 
     def _digest(self, message: Message | RawRecord) -> bytes:
         """Return the digest of what identifies an input."""
@@ -359,7 +362,7 @@ class ContractWatch:
         spans_read, batches = read_log(
             kafka, topic, bounds, spans, self._sink_transactions, readable=True
         )
-        reader = RecordReader(kafka, topic, batches, spans_read)
+        reader = RecordReader(kafka, topic, batches, spans_read, self.looks)
         rows = self._places.rows(reader.messages())
         log.extend(reader.log)
         rows = fold_log(pair, rows, log)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -45,9 +44,9 @@ def digest(identity: bytes | None) -> bytes:
     return NO_DIGEST if identity is None else hashlib.blake2b(identity, digest_size=16).digest()
 
 
-def numbers_of(digests: Sequence[bytes]) -> tuple[Ints, Ints]:
-    """Return digests as two numbers each, both 0 for `NO_DIGEST`."""
-    pairs = np.frombuffer(b"".join(digests), ">i8").reshape(-1, 2).astype(np.int64)
+def numbers_of(digests: bytes | bytearray) -> tuple[Ints, Ints]:
+    """Return digests, one behind the other, as two numbers each, both 0 for `NO_DIGEST`."""
+    pairs = np.frombuffer(digests, ">i8").reshape(-1, 2).astype(np.int64)
     return pairs[:, 0], pairs[:, 1]
 
 
@@ -62,7 +61,7 @@ class Identities:
         pair: WatchedPair,
         partition: int,
         offsets: Ints,
-        digests: Sequence[bytes],
+        digests: bytes | bytearray,
         now_s: int,
     ) -> tuple[Ints, Ints]:
         """Note the inputs at some offsets of a source partition, by their digests. Returns the

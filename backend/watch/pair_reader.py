@@ -209,6 +209,11 @@ def with_unreadable(log: Sequence[LogSpan], batches: Sequence[UnreadableBatch]) 
     return spans
 
 
+def emptied(span: LogSpan) -> LogSpan:
+    """Return the span of a partition of which nothing is read yet."""
+    return LogSpan(span.partition, span.begin, span.begin, span.rows[:0], 0, 0, 0, ())
+
+
 def visible_batches(span: LogSpan) -> frozenset[int]:
     """Return the last offsets of the batches that read_committed delivers."""
     rows = span.rows

@@ -6,6 +6,7 @@ batch that nobody reads.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,12 +26,16 @@ from topicproof.backend.kafka.client_configs import (
     fetch_limits,
 )
 from topicproof.backend.kafka.consumers import is_undecodable
-from topicproof.backend.kafka.log.inflation import UnreadableBatch, fetch_bytes, largest_ratio
+from topicproof.backend.kafka.log.inflation import (
+    UnreadableBatch,
+    fetch_bytes,
+    largest_client_ratio,
+)
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.raw_records import RawRecord, raw_records
 from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, open_consumer, receive
 from topicproof.backend.watch.identities import digest, numbers_of
-from topicproof.backend.watch.pair_reader import LogSpan, visible_batches, with_unreadable
+from topicproof.backend.watch.pair_reader import LogSpan, emptied, visible_batches, with_unreadable
 from topicproof.validators.finding import Bounds
 from topicproof.validators.increments.watched_pair import (
     NO_PARTITION,
@@ -53,6 +58,9 @@ PENDING_BYTES_MAX = 32_000_000
 """Of the log, that are read for these at once. The rest waits for the next look."""
 PENDING_STEP_MIN = 100
 """Offsets of these that are read at first, before it is known how large they are."""
+RECORDS_AT_ONCE = 200_000
+"""No further partition is read behind so many records. What is known of each takes some 100
+bytes."""
 KNOWN_HEADERS_MAX = 10_000
 CACHED_BYTES_MAX = 1_000
 """A longer header is parsed each time: many of them would take much memory."""
@@ -77,9 +85,10 @@ class RecordReader:
     cannot be."""
 
     def __init__(
-        self, kafka: Connection, topic: str, batches: pa.Table, log: Sequence[LogSpan]
+        self, kafka: Connection, topic: str, batches: pa.Table, log: Sequence[LogSpan], turn: int
     ) -> None:
-        self.kafka, self.topic, self.spans = kafka, topic, log
+        self.kafka, self.topic = kafka, topic
+        self.spans = within_memory(log, turn)
         self.limits = _limits(batches, [span.partition for span in log if span.is_raw])
         self._refused: list[UnreadableBatch] = []
 
@@ -118,6 +127,20 @@ class RecordReader:
                     )
 
 
+def within_memory(log: Sequence[LogSpan], turn: int) -> list[LogSpan]:
+    """Return the spans as far as they have `RECORDS_AT_ONCE` records together, the others empty. A
+    span is longer than its share if a batch is, and there may be hundreds of partitions. `turn`: by
+    how many partitions the first that is read moves on, so that each has its turn."""
+    first = turn % max(1, len(log))
+    spans, left = list(log), RECORDS_AT_ONCE
+    for number in (*range(first, len(log)), *range(first)):
+        records = int(log[number].rows["count"].sum())
+        if left <= 0 < records:
+            spans[number] = emptied(log[number])
+        left -= records
+    return spans
+
+
 def _is_among(lasts: frozenset[int], row: Any) -> bool:
     return int(row["last_offset"]) in lasts
 
@@ -126,7 +149,7 @@ def _limits(batches: pa.Table, raw: Sequence[int]) -> FetchLimits:
     """Return the limits of a consumer that reads some batches, but not those of the partitions that
     are read raw."""
     is_raw = pc.is_in(batches["partition"], pa.array(raw, pa.int32()))
-    ratio = largest_ratio(batches.filter(pc.invert(is_raw)))
+    ratio = largest_client_ratio(batches.filter(pc.invert(is_raw)))
     # Nothing ahead: what lies behind these batches was not measured.
     return fetch_limits(min(fetch_bytes(ratio, READER_FETCH_BYTES), READER_FETCH_BYTES - 1))
 
@@ -159,8 +182,8 @@ class PlaceReader:
 
     def rows(self, messages: Iterable[Message | RawRecord]) -> SinkRows:
         """Return what the records name, by partition and offset as they come."""
-        places: list[tuple[int, ...]] = []
-        digests: list[bytes] = []
+        places = array("q")
+        digests = bytearray()
         by_key = self.match.by_key
         for message in messages:
             place, identity = (NO_PARTITION, 0, 0), None
@@ -172,10 +195,10 @@ class PlaceReader:
             except NotText:
                 place = (UNREADABLE, 0, 0)
             _, timestamp_ms = message.timestamp()
-            places.append((message.partition() or 0, message.offset() or 0, timestamp_ms, *place))
-            digests.append(digest(identity))
-        table = np.array(places, np.int64).reshape(-1, 6)
-        columns = (*numbers_of(digests), np.ones(len(places), np.int64))
+            places.extend((message.partition() or 0, message.offset() or 0, timestamp_ms, *place))
+            digests += digest(identity)
+        table = np.frombuffer(places, np.int64).reshape(-1, 6)
+        columns = (*numbers_of(digests), np.ones(len(table), np.int64))
         return SinkRows(*np.column_stack((table, *columns)).T)
 
     def place(self, message: Message | RawRecord) -> tuple[int, int, int]:

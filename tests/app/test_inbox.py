@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import OpenPage, texts
@@ -84,6 +85,29 @@ def test_what_waits_for_a_signature_comes_first(open_page: OpenPage, stored: Sto
     assert names(app) == ["dark"]
     # A contract that is open needs the page for itself.
     assert names(open_page("check", source="orders", sink="lines")) == ["All pipelines"]
+
+
+def test_a_newer_verdict_does_not_settle_a_violation(open_page: OpenPage, stored: Stored) -> None:
+    """Story: nobody decides on a violation. The next check, of weaker terms, holds and is accepted.
+    The pipeline waits until somebody decides on the violation, too. One row of the history is
+    damaged: its year has no number of seconds."""
+    for report in (TWICE, HELD, TWICE, TWICE):
+        violated = check(stored, report, "lines")
+        if report is HELD:
+            decide(stored, violated, Decision.ACCEPT)
+    decide(stored, check(stored, HELD, "lines"), Decision.ACCEPT)
+    damaged = check(stored, HELD, "damaged")
+    decide(stored, damaged, Decision.ACCEPT)
+    with stored.history.engine.begin() as connection:
+        moment = sa.text("update runs set created_at = '0001-01-01 00:00:00' where id = :run")
+        connection.execute(moment, {"run": damaged.id})
+    app = open_page("check", unsigned="true")
+    assert not app.exception and not app.success
+    assert names(app) == ["lines", "2 earlier violations that nobody decided on"]
+    decide(stored, violated, Decision.REJECT)
+    app = open_page("check", unsigned="true")
+    assert names(app) == [] and "no violation before it was passed over" in app.success[0].value
+    assert names(open_page("check")) == ["lines", "damaged"]
 
 
 def test_three_hundred_verdicts_cost_what_is_drawn(

@@ -121,7 +121,7 @@ def watched(pair: Pair, chance: random.Random, apart: int, store: PairStore) -> 
             if by_key:
                 new = [one for one in new if one.fate == COMMITTED and not one.removed]
                 named, taken = identities.add_inputs(
-                    state, number, span.inputs, [digested(one.identity) for one in new], 0
+                    state, number, span.inputs, b"".join(digested(one.identity) for one in new), 0
                 )
                 span = span._replace(inputs=named)
             state.add_source(span, now_ms=0)
@@ -178,7 +178,7 @@ def digested(identity: str | None) -> bytes:
 
 
 def digest_of(identity: str | None) -> tuple[int, int]:
-    high, low = numbers_of([digested(identity)])
+    high, low = numbers_of(digested(identity))
     return int(high[0]), int(low[0])
 
 
@@ -276,7 +276,7 @@ def test_a_copy_of_a_forgotten_input_is_no_violation(guarantee: Guarantee, tmp_p
             return verdict_of(state, terms)
 
         none = offsets([])
-        keys = [digested("a"), digested("late")]
+        keys = digested("a") + digested("late")
         inputs, _ = identities.add_inputs(state, 0, offsets([0, 1]), keys, now_s=0)
         state.add_source(SourceSpan(0, 0, 2, 2, inputs, none, none), now_ms=0)
         fold(0, "a")
@@ -302,7 +302,8 @@ def test_an_input_without_an_output_is_forgotten_too(tmp_path: Path) -> None:
         keys = [digested(key) for key in ("a", "lost", "shared", "shared", "young")]
         for first, end, now_s in ((0, 4, 10), (4, 5, 99)):
             inputs = offsets(list(range(first, end)))
-            named, _ = identities.add_inputs(state, 0, inputs, keys[first:end], now_s)
+            digests = b"".join(keys[first:end])
+            named, _ = identities.add_inputs(state, 0, inputs, digests, now_s)
             state.add_source(SourceSpan(0, first, end, 5, named, none, none), now_ms=0)
 
         def fold(offset: int, key: str) -> WatchVerdict:
@@ -333,7 +334,7 @@ def test_the_first_copy_may_be_a_record_without_a_key(tmp_path: Path) -> None:
     guarantee = Guarantee.AT_LEAST_ONCE
     with pair_store(tmp_path / "pairs") as store:
         identities = store.identities("pair")
-        keys = [digested(key) for key in ("a", "b")]
+        keys = digested("a") + digested("b")
         named, _ = identities.add_inputs(state, 0, offsets([0, 1]), keys, now_s=0)
         state.add_source(SourceSpan(0, 0, 2, 2, named, none, none), now_ms=0)
         written = [digest_of(None), digest_of("b"), digest_of("a")]
@@ -389,7 +390,7 @@ def test_a_copy_that_waits_becomes_the_output_of_a_later_twin(tmp_path: Path) ->
         identities = store.identities("pair")
 
         def read_input(offset: int, key: str) -> None:
-            named, taken = identities.add_inputs(state, 0, offsets([offset]), [digested(key)], 0)
+            named, taken = identities.add_inputs(state, 0, offsets([offset]), digested(key), 0)
             span = SourceSpan(0, offset, offset + 1, 3, named, none, none)
             state.add_source(span, now_ms=0)
             state.take_back(0, taken)
@@ -499,7 +500,7 @@ def test_one_stray_output_does_not_silence_a_watch_whose_source_is_never_read_to
         for look in range(30):
             identities = store.identities("pair")
             first, end = look * 10, look * 10 + 10
-            digests = [digested(str(offset)) for offset in range(first, end)]
+            digests = b"".join(digested(str(offset)) for offset in range(first, end))
             named, _ = identities.add_inputs(
                 state, 0, offsets(list(range(first, end))), digests, now_s=0
             )

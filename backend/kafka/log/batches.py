@@ -84,8 +84,10 @@ _XERIAL_HEADER = 16
 Headers = npt.NDArray[Any]
 
 
-DECOMPRESSED_BYTES_MAX = 2**27
-"""One batch after decompression. Brokers accept batches of 1 MB (message.max.bytes)."""
+DECOMPRESSED_BYTES_MAX = 3 * 2**24
+"""One batch after decompression. Brokers accept batches of 1 MB (message.max.bytes). librdkafka
+decompresses none beyond 100 MB (receive.message.max.bytes), and finds the size of some by doubling:
+so this is less than half of that."""
 SNAPPY_RATIO_MAX = 64
 """Snappy copies at most 64 bytes for each two of its own."""
 VARINT_SHIFT_MAX = 63

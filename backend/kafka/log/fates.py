@@ -16,7 +16,12 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from topicproof.backend.kafka.log.inflation import RECORD_BYTES_MAX
+from topicproof.backend.kafka.log.inflation import (
+    BATCH_RECORDS_MAX,
+    BEYOND,
+    RECORD_BYTES_MAX,
+    client_bytes,
+)
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed, lso_of
 from topicproof.validators.finding import Bounds, Fate
 
@@ -75,7 +80,7 @@ def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
     else null. `transaction` is the row of `transactions` for data and the final marker, else null.
     `inflated` is the most bytes that a batch of the range may take after decompression; a batch
     that may be too large to read is a range of its own. `ratio`: how many times larger a batch of
-    the range becomes at most.
+    the range becomes in a client at most.
     """
     rows, ended = attributed(batches, bounds)
     return _merged(_ranges(rows, ended, bounds))
@@ -205,7 +210,8 @@ def _ranges(rows: pd.DataFrame, transaction_rows: pd.DataFrame, bounds: Bounds) 
     fate."""
     # Evidence has no such column, and nobody reads records by it.
     inflated = rows["inflated"].fillna(0) if "inflated" in rows else rows["count"] * 0
-    inflated = inflated.astype(np.int64)
+    # Beyond every limit, so that it is looked at as one that may be too large.
+    inflated = inflated.astype(np.int64).mask(rows["count"] > BATCH_RECORDS_MAX, BEYOND)
     batch_ranges = pd.DataFrame(
         {
             "partition": rows["partition"].astype(np.int64),
@@ -218,7 +224,8 @@ def _ranges(rows: pd.DataFrame, transaction_rows: pd.DataFrame, bounds: Bounds) 
             "transaction": rows["transaction"].astype("Int64").mask(rows["transaction"] < 0),
             "empty": rows["count"] == 0,
             "inflated": inflated,
-            "ratio": inflated / rows["size"].clip(lower=1),
+            "ratio": client_bytes(inflated, rows["count"].astype(np.int64))
+            / rows["size"].clip(lower=1),
         }
     )
     ranges = _cut_at_lso(

@@ -54,6 +54,12 @@ POLLED_RECORDS, POLLED_BYTES_MAX = 500, 2**28
 """Records that Java's consumer hands out at once by default, and what they may take together."""
 BATCH_BYTES_MAX = DECOMPRESSED_BYTES_MAX
 """The largest batch that is read. A reader may hold all of its records."""
+RECORD_OVERHEAD_BYTES = 330
+"""What librdkafka takes for a record beside its content. An empty one has seven bytes in the log,
+and less than one after compression."""
+BATCH_RECORDS_MAX = 500_000
+"""The most records of a batch that is read, for that reason. librdkafka writes 10,000 by
+default."""
 GZIP_RATIO_MAX = 1_032
 """Deflate writes at most 258 bytes for two bits."""
 LZ4_RATIO_MAX = 255
@@ -91,6 +97,19 @@ def largest_ratio(batches: pa.Table) -> float:
     """Return how many times larger a batch becomes at most (`batches.SCHEMA`)."""
     sizes = np.maximum(np.asarray(batches["size"]), 1)
     return float((np.asarray(batches["inflated"]) / sizes).max(initial=1.0))
+
+
+def largest_client_ratio(batches: pa.Table) -> float:
+    """Return the same with what librdkafka takes for each record."""
+    sizes = np.maximum(np.asarray(batches["size"]), 1)
+    taken = client_bytes(np.asarray(batches["inflated"]), np.asarray(batches["count"]))
+    return float((taken / sizes).max(initial=1.0))
+
+
+def client_bytes(inflated: Any, counts: Any) -> Any:
+    """Return what batches take at most in the memory of librdkafka: arrays or columns of their
+    bytes after decompression, and of their numbers of records."""
+    return inflated + counts * RECORD_OVERHEAD_BYTES
 
 
 def polled_records(batches: pa.Table) -> int:
@@ -221,7 +240,11 @@ def refusals(
     `rows` have the bounds of `inflated_sizes`; only what these do not settle is decompressed. A
     header counts as its bytes and `HEADER_BYTES`: two bytes of the log are enough for one.
     """
-    is_examined = (rows["inflated"] > HEADED_BYTES_MIN) | (rows["compression"] >= len(COMPRESSIONS))
+    is_examined = (
+        (rows["inflated"] > HEADED_BYTES_MIN)
+        | (rows["compression"] >= len(COMPRESSIONS))
+        | (rows["count"] > BATCH_RECORDS_MAX)
+    )
     for index in np.flatnonzero(is_examined).tolist():
         row, at = rows[index], positions[index]
         batch = data[at : at + int(row["size"])]
@@ -254,6 +277,12 @@ def _require_readable(row: Any, batch: memoryview, topic: str) -> None:
     codec = int(row["compression"])
     if codec >= len(COMPRESSIONS):
         raise ValueError(f"compression codec {codec} is not one of Kafka's")
+    if row["count"] > BATCH_RECORDS_MAX:
+        raise RecordTooLarge(
+            f"{_subject(row, topic)} has too many to be read. A reader holds all records of a batch"
+            f" at once, so at most {BATCH_RECORDS_MAX:,} are read, so that nobody else's work ends"
+            f" for lack of memory. {_REMEDY}"
+        )
     size = counted_size(batch[HEADER.itemsize :], codec)
     if size > BATCH_BYTES_MAX:
         raise too_large(_subject(row, topic), int(row["size"]), BATCH_BYTES_MAX, codec)

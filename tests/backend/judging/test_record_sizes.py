@@ -22,7 +22,6 @@ from topicproof.backend.kafka.browse.records import read_window
 from topicproof.backend.kafka.browse.search import RecordQuery, Stop, search
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.log.fates import fate_ranges
-from topicproof.backend.kafka.log.inflation import BATCH_BYTES_MAX
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
@@ -37,11 +36,15 @@ from topicproof.validators.spark_errors import first_line
 NewTopic = Callable[..., str]
 
 
+BOMB_BYTES = 2**27
+"""Of a record, beyond all that is read."""
+
+
 def write_bomb(bootstrap: str, topic: str, codec: str = "zstd") -> None:
     """Write one record within the broker's default limits that takes more than anybody reads."""
     settings = {"compression.type": codec, "message.max.bytes": 1_000_000_000}
     producer = Producer({**idempotent_producer_config(Address(bootstrap)), **settings})
-    producer.produce(topic, bytes(BATCH_BYTES_MAX + 1), b"bomb", partition=0)
+    producer.produce(topic, bytes(BOMB_BYTES), b"bomb", partition=0)
     assert producer.flush() == 0
 
 

@@ -192,7 +192,7 @@ def test_a_large_batch_is_refused(codec: str) -> None:
     data, positions, rows = batch(codec, *[bytes(2**24)] * (BATCH_BYTES_MAX // 2**24))
     with pytest.raises(
         RecordTooLarge,
-        match="The batch of 8 records at orders-0, offset 7 takes more than 134,217,728",
+        match="The batch of 3 records at orders-0, offset 7 takes more than 50,331,648",
     ):
         require_readable(rows, data, positions, "orders")
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from tests.backend.judging.test_check_premises import write
-from tests.backend.judging.test_record_sizes import write_bomb
+from tests.backend.judging.test_record_sizes import BOMB_BYTES, write_bomb
 from topicproof.backend.address import Address
 from topicproof.backend.errors import RecordTooLarge
 from topicproof.backend.kafka.browse.writers import Writer, writers_at
@@ -34,7 +34,7 @@ from topicproof.backend.runs.totals import current_totals
 from topicproof.backend.runs.windows import BY_EVENT_TIME, check_values
 from topicproof.backend.sink.journal import read_journal
 
-GROWTH_MAX = BATCH_BYTES_MAX // 2
+GROWTH_MAX = BOMB_BYTES // 2
 
 
 @pytest.fixture(scope="module")

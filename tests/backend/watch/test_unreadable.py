@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 
-from tests.backend.judging.test_record_sizes import write_bomb
+from tests.backend.judging.test_record_sizes import BOMB_BYTES, write_bomb
 from tests.backend.watch.test_contracts import Pipeline, watching
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.browse.readable import first_unreadable
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     UNCOMPRESSED,
@@ -29,8 +31,9 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.kafka.consumers import record_consumer
 from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW, SCHEMA, table
+from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.inflation import (
-    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
     HEADED_BYTES_MIN,
     UnreadableBatch,
     refusals,
@@ -43,6 +46,7 @@ from topicproof.backend.watch.alarms import Notice
 from topicproof.backend.watch.conditions import Condition, Kind
 from topicproof.backend.watch.contract_watch import ContractFigures
 from topicproof.backend.watch.pair_reader import LogSpan, source_by_lineage
+from topicproof.backend.watch.record_reader import within_memory
 from topicproof.backend.watch.watcher import Watcher
 from topicproof.validators.finding import Bounds, Outcome, PartitionBounds
 
@@ -68,8 +72,37 @@ def write_damaged(bootstrap: str, topic: str, size: int) -> None:
     whole = bytes(builder.buffer())
     packed = bytearray(gzip.compress(whole[HEADER.itemsize :]))
     packed[3] |= 0x80
-    batch = bytearray(whole[: HEADER.itemsize]) + packed
-    struct.pack_into(">h", batch, _AFTER_CRC, COMPRESSIONS.index("gzip"))
+    send_batch(bootstrap, topic, whole[: HEADER.itemsize], bytes(packed), "gzip")
+
+
+def write_tiny(bootstrap: str, topic: str, count: int) -> None:
+    """Write a batch of so many records without key, value and headers."""
+    records = bytearray()
+    for offset in range(count):
+        body = b"\0\0" + _varint(offset) + b"\1\1\0"
+        records += _varint(len(body)) + body
+    now_ms = int(time.time() * 1_000)
+    header = struct.pack(
+        ">qiibIhiqqqhii", 0, 0, -1, 2, 0, 0, count - 1, now_ms, now_ms, -1, -1, -1, count
+    )
+    packed = pa.Codec("zstd").compress(bytes(records), asbytes=True)
+    send_batch(bootstrap, topic, header, packed, "zstd")
+
+
+def _varint(number: int) -> bytes:
+    """Return a number of 0 or more as Kafka writes it."""
+    number, content = 2 * number, bytearray()
+    while number > 127:
+        content.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*content, number))
+
+
+def send_batch(bootstrap: str, topic: str, header: bytes, packed: bytes, codec: str) -> None:
+    """Write a batch of compressed records into partition 0. What the header says of its length,
+    codec and checksum is made right."""
+    batch = bytearray(header) + packed
+    struct.pack_into(">h", batch, _AFTER_CRC, COMPRESSIONS.index(codec))
     struct.pack_into(">i", batch, _LENGTH_AT, len(batch) - _AFTER_LENGTH)
     struct.pack_into(">I", batch, _CRC_AT, calc_crc32c(bytes(batch[_AFTER_CRC:])))
     data = ProduceRequest.TopicProduceData
@@ -241,7 +274,7 @@ def test_an_aborted_bomb_leaves_a_doubt(
     producer = Producer({**stranger, **settings})
     producer.init_transactions(30)
     producer.begin_transaction()
-    producer.produce(pipeline.sink, bytes(BATCH_BYTES_MAX + 1), partition=0)
+    producer.produce(pipeline.sink, bytes(BOMB_BYTES), partition=0)
     assert producer.flush() == 0
     producer.abort_transaction(30)
     with watching(bootstrap, tmp_path, fields) as (watcher, notices):
@@ -293,6 +326,53 @@ def test_a_broken_batch_with_holes_is_not_taken_for_removed(records: int) -> Non
     assert of_source.inputs.tolist() == ([0, 1, 2, 3, 5] if is_dense else [5])
     assert of_source.gone.tolist() == [4]
     assert doubtful.unreadable == (() if is_dense else (broken,))
+
+
+def test_a_batch_of_more_records_than_a_client_holds_is_named(
+    bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Story: somebody writes half a million empty records in one batch of a few hundred kB. A
+    client would take 330 bytes for each. The watch names it, judges all around it, and so does the
+    search of a page."""
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    fields = fields_of(pipeline.source, pipeline.sink)
+    pipeline.write_inputs(4)
+    pipeline.write_outputs(range(3))
+    write_tiny(bootstrap, pipeline.sink, BATCH_RECORDS_MAX + 1)
+    pipeline.write_outputs([3, 3])
+    with watching(bootstrap, tmp_path, fields) as (watcher, notices):
+        looked(watcher)
+        figures = looked(watcher)
+        assert figures.verdict is not None
+        assert figures.verdict.by_kind["duplicate"].count == 1
+        assert alarms(notices)["duplicate"] is Kind.VIOLATED
+        why = (
+            f"The batch of 500,001 records at {pipeline.sink}-0, offset 4 has too many to be read."
+        )
+        assert why in " ".join(figures.verdict.doubts)
+    with connect(Address(bootstrap)) as kafka:
+        bounds = kafka.bounds(pipeline.sink)
+        ranges = fate_ranges(kafka.scan(pipeline.sink, bounds), bounds)
+    unreadable = first_unreadable(
+        Address(bootstrap), pipeline.sink, ranges, 0, 0, bounds.partitions[0].hw
+    )
+    assert unreadable is not None and (unreadable[0], why in str(unreadable[1])) == (4, True)
+
+
+def test_each_partition_has_its_turn_where_batches_are_large() -> None:
+    """A look reads no further partition once it has enough, and the next one begins behind it."""
+    columns = {"base_offset": [0], "last_offset": [149_999], "count": [150_000]}
+    spans = [
+        LogSpan(number, 0, 150_000, pd.DataFrame(columns), 0, 0, 0, ((0, 150_000),))
+        for number in range(3)
+    ]
+    empty = LogSpan(3, 7, 7, pd.DataFrame(columns)[:0], 0, 0, 0, ())
+
+    def ends(turn: int) -> list[int]:
+        return [span.end for span in within_memory([*spans, empty], turn)]
+
+    assert [ends(0), ends(1)] == [[150_000, 150_000, 0, 7], [0, 150_000, 150_000, 7]]
+    assert [ends(2), ends(3)] == [[150_000, 0, 150_000, 7], [150_000, 150_000, 0, 7]]
 
 
 def test_a_pending_bomb_may_be_the_output_that_is_late(

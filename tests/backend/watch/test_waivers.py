@@ -314,11 +314,11 @@ def test_one_input_without_a_key_explains_one_row(store: PairStore) -> None:
         begin = pair.sources[0].end if pair.sources else 0
         end, at = begin + len(inputs), pair.counts.committed
         named, taken = watch._identities.add_inputs(
-            pair, 0, np.arange(begin, end), [digest(key) for key in inputs], now_s=1
+            pair, 0, np.arange(begin, end), b"".join(map(digest, inputs)), now_s=1
         )
         pair.add_source(SourceSpan(0, begin, end, end, named, none, none), 0)
         pair.take_back(0, taken)
-        high, low = numbers_of([digest(key) for key in outputs])
+        high, low = numbers_of(b"".join(map(digest, outputs)))
         zeros = np.zeros(len(outputs), np.int64)
         offsets = np.arange(at, at + len(outputs))
         rows = SinkRows(zeros, offsets, zeros, zeros - 1, zeros, zeros, high, low, zeros + 1)
