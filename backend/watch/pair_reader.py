@@ -31,11 +31,16 @@ from topicproof.validators.increments.watched_pair import (
 )
 
 Ints = npt.NDArray[np.int64]
+Spans = Mapping[int, tuple[int, int]]
+"""The offsets [first, end) of each partition."""
 
 BEYOND_OFFSETS = 10_000
 """So far behind an increment's end the markers of its transactions are looked for at first."""
 SEARCHED_OFFSETS = 200_000
 """In so many offsets at once, markers farther behind are looked for."""
+INFLATED_AT_ONCE = 2**26
+"""Bytes after decompression that are read of all partitions of a topic before the state is written.
+If all of it is headers, that takes some five seconds."""
 LONG_TRANSACTIONS_MAX = 100_000
 """Transactions of one topic whose far markers are remembered."""
 _ENDED_COLUMNS = {
@@ -140,7 +145,7 @@ def read_log(
     kafka: Connection,
     topic: str,
     bounds: Bounds,
-    spans: Mapping[int, tuple[int, int]],
+    spans: Spans,
     long_transactions: LongTransactions,
     *,
     readable: bool,
@@ -165,6 +170,8 @@ def read_log(
     batches = kafka.scan(
         topic, part, part_of=whole, readable=readable, on_unreadable=refused.append
     )
+    if readable:
+        spans = within_bytes(spans, read_sizes(batches, refused))
     scanned = {p.partition: p.hw for p in part.partitions}
     complete = {p for p, hw in scanned.items() if hw >= ends[p]}
 
@@ -193,6 +200,43 @@ def read_log(
         log, _ = spans_of_log()
     long_transactions.forget(log)
     return with_unreadable(log, refused), batches
+
+
+class ReadSizes(NamedTuple):
+    """What batches take after decompression."""
+
+    partition: Ints
+    base_offset: Ints
+    inflated: Ints
+    """Bytes; 0 of a batch that nobody reads."""
+
+    def of(self, partition: int, end: int) -> tuple[Ints, Ints]:
+        """Return first offset and size of the batches of a partition that begin below an offset."""
+        is_inside = (self.partition == partition) & (self.base_offset < end)
+        return self.base_offset[is_inside], self.inflated[is_inside]
+
+
+def read_sizes(batches: pa.Table, unreadable: Iterable[UnreadableBatch]) -> ReadSizes:
+    """Return the sizes of batches (`batches.SCHEMA`)."""
+    partition, base_offset, last, inflated = (
+        np.asarray(batches[name], np.int64)
+        for name in ("partition", "base_offset", "last_offset", "inflated")
+    )
+    for batch in unreadable:
+        inflated = np.where((partition == batch.partition) & (last == batch.last), 0, inflated)
+    return ReadSizes(partition, base_offset, inflated)
+
+
+def within_bytes(spans: Spans, sizes: ReadSizes) -> Spans:
+    """Return the spans, each up to the batch with which it has its share of `INFLATED_AT_ONCE`, and
+    up to the first one at least. `sizes`: of the batches of the spans and behind them."""
+    share = INFLATED_AT_ONCE // max(1, sum(first < end for first, end in spans.values()))
+    shorter = {}
+    for partition, (first, end) in spans.items():
+        bases, inflated = sizes.of(partition, end)
+        beyond = bases[np.cumsum(inflated) - inflated > share]
+        shorter[partition] = (first, max(first, int(beyond[0]))) if beyond.size else (first, end)
+    return shorter
 
 
 def with_unreadable(log: Sequence[LogSpan], batches: Sequence[UnreadableBatch]) -> list[LogSpan]:

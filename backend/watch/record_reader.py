@@ -35,7 +35,15 @@ from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.raw_records import RawRecord, raw_records
 from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, open_consumer, receive
 from topicproof.backend.watch.identities import digest, numbers_of
-from topicproof.backend.watch.pair_reader import LogSpan, emptied, visible_batches, with_unreadable
+from topicproof.backend.watch.pair_reader import (
+    INFLATED_AT_ONCE,
+    LogSpan,
+    ReadSizes,
+    emptied,
+    read_sizes,
+    visible_batches,
+    with_unreadable,
+)
 from topicproof.validators.finding import Bounds
 from topicproof.validators.increments.watched_pair import (
     NO_PARTITION,
@@ -55,7 +63,7 @@ from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
 PENDING_OFFSETS_MAX = 200_000
 """Offsets at and above the last stable ones in which late outputs are looked for."""
 PENDING_BYTES_MAX = 32_000_000
-"""Of the log, that are read for these at once. The rest waits for the next look."""
+"""Of them after decompression, that are read at once. The rest waits for the next look."""
 PENDING_STEP_MIN = 100
 """Offsets of these that are read at first, before it is known how large they are."""
 RECORDS_AT_ONCE = 200_000
@@ -88,7 +96,9 @@ class RecordReader:
         self, kafka: Connection, topic: str, batches: pa.Table, log: Sequence[LogSpan], turn: int
     ) -> None:
         self.kafka, self.topic = kafka, topic
-        self.spans = within_memory(log, turn)
+        self.spans = within_memory(
+            log, read_sizes(batches, (batch for span in log for batch in span.unreadable)), turn
+        )
         self.limits = _limits(batches, [span.partition for span in log if span.is_raw])
         self._refused: list[UnreadableBatch] = []
 
@@ -127,17 +137,20 @@ class RecordReader:
                     )
 
 
-def within_memory(log: Sequence[LogSpan], turn: int) -> list[LogSpan]:
-    """Return the spans as far as they have `RECORDS_AT_ONCE` records together, the others empty. A
-    span is longer than its share if a batch is, and there may be hundreds of partitions. `turn`: by
-    how many partitions the first that is read moves on, so that each has its turn."""
+def within_memory(log: Sequence[LogSpan], sizes: ReadSizes, turn: int) -> list[LogSpan]:
+    """Return the spans as far as they have `RECORDS_AT_ONCE` records and `INFLATED_AT_ONCE` bytes
+    together, the others empty. A span is longer than its share if a batch is, and there may be
+    hundreds of partitions. `sizes`: of their batches. `turn`: by how many partitions the first that
+    is read moves on, so that each has its turn."""
     first = turn % max(1, len(log))
-    spans, left = list(log), RECORDS_AT_ONCE
+    spans, records, inflated = list(log), RECORDS_AT_ONCE, INFLATED_AT_ONCE
     for number in (*range(first, len(log)), *range(first)):
-        records = int(log[number].rows["count"].sum())
-        if left <= 0 < records:
-            spans[number] = emptied(log[number])
-        left -= records
+        span = log[number]
+        if min(records, inflated) <= 0:
+            spans[number] = emptied(span)
+            continue
+        records -= int(span.rows["count"].sum())
+        inflated -= int(sizes.of(span.partition, span.end)[1].sum())
     return spans
 
 
@@ -304,7 +317,7 @@ class WithheldRows:
                 )
                 self.rows = rows_together((self.rows, rows))
                 self.ends[p.partition] = first = until
-                size = int(np.asarray(batches["size"]).sum())
+                size = int(np.asarray(batches["inflated"]).sum())
                 left -= size
                 step *= 4 if size < PENDING_BYTES_MAX // 16 else 1
         return self.rows

@@ -47,6 +47,8 @@ times as much memory."""
 _UTF8_BYTES_MAX = 4
 
 Headers = tuple[tuple[str, bytes | None], ...]
+NAME_CHARACTERS = 249
+"""Kept of a header's name. One may have 32 MB, in some hundred bytes of the log."""
 HEADERS_MAX = 1_000
 """How many headers of a record are kept. Two bytes of the log are enough for one, and a record may
 have 100,000 of them."""
@@ -294,18 +296,34 @@ def _name(headers: Headers) -> str | None:
 
 
 def shorten_headers(message: Message) -> int:
-    """Keep the first and the last of a record's headers if it has more than `HEADERS_MAX`, and
-    between them those by which it is decoded. Returns the bytes that all of them took in memory,
-    beside their own."""
+    """Cut the names of a record's headers to `NAME_CHARACTERS`. Keep the first and the last of more
+    than `HEADERS_MAX`, and between them those by which it is decoded. Returns the bytes that all of
+    them took in memory."""
     headers = headers_of(message)
+    size = header_bytes(headers)
+    names_max = max((len(name) for name, _ in headers), default=0)
     left_out = len(headers) - HEADERS_MAX
+    shown = headers
     if left_out > 0:
         half = HEADERS_MAX // 2
         named = dict(headers[half:-half])  # Of a name that occurs twice, the last.
         schemas = [(name, named[name]) for name in SCHEMA_HEADERS.values() if name in named]
         note = (f"({left_out - len(schemas):,} headers between, not kept)", None)
-        message.set_headers([*headers[:half], note, *schemas, *headers[-half:]])
-    return len(headers) * HEADER_BYTES
+        shown = (*headers[:half], note, *schemas, *headers[-half:])
+    if names_max > NAME_CHARACTERS:
+        shown = tuple((_cut_name(name), content) for name, content in shown)
+    if shown is not headers:
+        message.set_headers(list(shown))
+    return size
+
+
+def _cut_name(name: str) -> str:
+    return name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}…"
+
+
+def header_bytes(headers: Headers) -> int:
+    """Return the bytes that headers take in memory."""
+    return sum(len(name) + len(content or b"") + HEADER_BYTES for name, content in headers)
 
 
 def headers_of(message: Message | None) -> Headers:

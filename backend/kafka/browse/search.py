@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from heapq import heappop, heappush
 
 import pandas as pd
 import pyarrow as pa
@@ -21,6 +22,7 @@ from confluent_kafka import OFFSET_END, Consumer, Message, TopicPartition
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, RecordTooLarge, TopicError
+from topicproof.backend.formats.frames import SCHEMA_HEADERS
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.field_conditions import Condition, Decode, all_hold
 from topicproof.backend.kafka.browse.readable import (
@@ -28,7 +30,12 @@ from topicproof.backend.kafka.browse.readable import (
     reader_limits,
     require_readable_spans,
 )
-from topicproof.backend.kafka.browse.records import Headers, headers_of, shorten_headers
+from topicproof.backend.kafka.browse.records import (
+    Headers,
+    header_bytes,
+    headers_of,
+    shorten_headers,
+)
 from topicproof.backend.kafka.consumers import GROUP, offset_consumer, reading_errors
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.kafka.partitioner import partition_of
@@ -46,6 +53,10 @@ KEPT_BYTES_MAX = 1_000_000
 LATEST_S_MAX = 5.0
 LATEST_KEPT_BYTES_MAX = 1_000
 """The same limit for the newest records: many, only listed, and read repeatedly."""
+HEADERS_KEPT_BYTES_MIN = 20_000
+"""What the headers of one record may take together, if each may take less."""
+LATEST_BYTES_MAX = 128_000_000
+"""What the newest records may take together. Of larger ones fewer are kept."""
 TOLD_EVERY = 5_000
 WINDOW_OFFSETS = 10_000
 """A search that begins with the newest records reads this many offsets at a time."""
@@ -128,6 +139,11 @@ class Row:
     producer_id: int | None
     cut: frozenset[str] = frozenset()
     """Which of `key` and `value` are cut."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it takes in memory."""
+        return len(self.key or b"") + len(self.value or b"") + header_bytes(self.headers)
 
 
 @dataclass(frozen=True)
@@ -317,7 +333,7 @@ def _upwards(
                     return _out_of_time(topic, partition, rows, first, at, end)
                 continue
             at = (message.offset() or 0) + 1
-            size += len(message) + shorten_headers(message)
+            size += len(message.key() or b"") + len(message) + shorten_headers(message)
             fits = task.fits(message)
             if fits:
                 rows.append(_row(message, task.fates))
@@ -422,9 +438,10 @@ def latest(
     """Return the newest records of all partitions that a consumer at this level receives, newest
     first; with `query`, only those of them that match.
 
-    Each key, value and header is cut to `bytes_max` bytes. The records must arrive within
-    `seconds`. `ranges` are the `fates.fate_ranges` of `bounds`. With `text` a value matches by its
-    decoded text too. Raises the same errors as `search`.
+    Each key, value and header is cut to `bytes_max` bytes, and what they take together is limited
+    by `LATEST_BYTES_MAX`: then fewer are returned. The records must arrive within `seconds`.
+    `ranges` are the `fates.fate_ranges` of `bounds`. With `text` a value matches by its decoded
+    text too. Raises the same errors as `search`.
     """
     committed = isolation == client_configs.READ_COMMITTED
     readable = (Fate.COMMITTED,) if committed else DATA_FATES
@@ -435,7 +452,9 @@ def latest(
         low = by_partition[p.partition].last(readable, count)
         if low is not None and low < end:
             spans[p.partition] = low, end
-    read: list[tuple[int, int, Row | None]] = []
+    # The newest so far, the oldest of them first.
+    read: list[tuple[int, int, int, Row | None]] = []
+    size = 0
     deadline = time.monotonic() + seconds
     require_readable_spans(address, bounds.topic, ranges, spans)
     with open_consumer(address, bounds.topic, isolation, reader_limits(ranges)) as consumer:
@@ -444,16 +463,19 @@ def latest(
                 # Cut at once: thousands of whole records may not fit into memory.
                 shorten_headers(message)
                 row = _row(message, by_partition[message.partition() or 0], bytes_max)
-                read.append(
-                    (row.timestamp_ms, row.offset, row if query.fits(message, text) else None)
-                )
+                fitting = row if query.fits(message, text) else None
+                heappush(read, (row.timestamp_ms, row.offset, row.partition, fitting))
+                size += row.kept_bytes if fitting else 0
+                while len(read) > count or size > LATEST_BYTES_MAX:
+                    *_, oldest = heappop(read)
+                    size -= oldest.kept_bytes if oldest else 0
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"The newest records of {bounds.topic} did not come within {seconds:.0f} s."
                     " Check that its brokers answer."
                 )
     read.sort(key=lambda entry: entry[:2], reverse=True)
-    return tuple(row for _at, _offset, row in read[:count] if row is not None)
+    return tuple(row for *_, row in read if row is not None)
 
 
 def committed_chunks(
@@ -466,8 +488,9 @@ def committed_chunks(
     seconds: float,
     size: int,
 ) -> Iterator[tuple[tuple[Row, ...], bool]]:
-    """Yield the committed records of all partitions, `size` at a time, at most the newest `count`;
-    with each chunk, whether it ends all that the topic holds.
+    """Yield the committed records of all partitions, `size` at a time, or fewer that take
+    `SCAN_BYTES_MAX`; at most the newest `count`; with each chunk, whether it ends all that the
+    topic holds.
 
     No chunk ends it if the topic holds more than `count`, or if the time of `seconds` is over
     first. Keys, values and headers are cut to `bytes_max` bytes, and `ranges` are the
@@ -483,6 +506,7 @@ def committed_chunks(
         if low is not None and low < p.lso:
             spans[p.partition] = low, p.lso
     rows: list[Row] = []
+    taken = 0
     deadline = time.monotonic() + seconds
     limits = reader_limits(ranges)
     require_readable_spans(address, bounds.topic, ranges, spans)
@@ -491,9 +515,10 @@ def committed_chunks(
             if message is not None:
                 shorten_headers(message)
                 rows.append(_row(message, by_partition[message.partition() or 0], bytes_max))
-            if len(rows) == size:
+                taken += rows[-1].kept_bytes
+            if len(rows) == size or taken > SCAN_BYTES_MAX:
                 yield tuple(rows), False
-                rows = []
+                rows, taken = [], 0
             if time.monotonic() > deadline:
                 is_all = False
                 break
@@ -593,7 +618,7 @@ def _row(message: Message, fates: _Fates, bytes_max: int = KEPT_BYTES_MAX) -> Ro
         timestamp_ms=message.timestamp()[1],
         key=key and key[:bytes_max],
         value=value and value[:bytes_max],
-        headers=tuple((name, content and content[:bytes_max]) for name, content in headers),
+        headers=_cut_headers(headers, bytes_max),
         size=len(key or b"")
         + len(value or b"")
         + sum(len(name) + len(content or b"") for name, content in headers),
@@ -605,6 +630,24 @@ def _row(message: Message, fates: _Fates, bytes_max: int = KEPT_BYTES_MAX) -> Ro
             if len(content or b"") > bytes_max
         ),
     )
+
+
+def _cut_headers(headers: Headers, bytes_max: int) -> Headers:
+    """Return the headers with contents of `bytes_max` bytes. Once they take that together, or
+    `HEADERS_KEPT_BYTES_MIN`, only those by which the record is decoded are kept of the rest."""
+    left = max(bytes_max, HEADERS_KEPT_BYTES_MIN)
+    cut: list[tuple[str, bytes | None]] = []
+    for number, (name, content) in enumerate(headers):
+        if left <= 0:
+            rest = headers[number:]
+            named = dict(rest)
+            schemas = [(name, named[name]) for name in SCHEMA_HEADERS.values() if name in named]
+            note = f"(headers left out here: {len(rest) - len(schemas):,})"
+            return (*cut, (note, None), *((name, of and of[:bytes_max]) for name, of in schemas))
+        content = content and content[: min(bytes_max, left)]
+        left -= len(name) + len(content or b"")
+        cut.append((name, content))
+    return tuple(cut)
 
 
 def _header_bytes(name: str, value: bytes | None) -> bytes:

@@ -14,7 +14,12 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
-from topicproof.backend.kafka.browse.records import HEADERS_MAX, UNREADABLE, read_window
+from topicproof.backend.kafka.browse.records import (
+    HEADERS_MAX,
+    NAME_CHARACTERS,
+    UNREADABLE,
+    read_window,
+)
 from topicproof.backend.kafka.browse.search import (
     FOUND_MAX,
     RecordQuery,
@@ -119,9 +124,35 @@ def test_thousands_of_headers_are_not_kept(
         assert kept[HEADERS_MAX // 2 : HEADERS_MAX // 2 + 2] == (between, schemas[1])
         assert (kept[0][0], kept[-1][0]) == ("0", str(count - 1))
     assert len(answer.rows) == 3 and answer.stop is Stop.END
-    monkeypatch.setattr(browse, "SCAN_BYTES_MAX", count * HEADER_BYTES)
+    monkeypatch.setattr(browse, "SCAN_BYTES_MAX", count * (HEADER_BYTES + 10))
     answer = search(Address(bootstrap), newest.bounds, newest.ranges, 0, 0, RecordQuery())
     assert len(answer.rows) == 2 and answer.stop is Stop.BYTES
+
+
+def test_names_and_contents_of_headers_are_not_kept(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: records whose headers have long names and contents, which compress to nothing. Names
+    are cut, contents have one limit together, and all of it counts against what is read."""
+    topic, name = new_topic(), "n" * (NAME_CHARACTERS + 100)
+    headers = [(name, bytes(30_000)), ("next", bytes(30_000)), ("__value_schema_id", b"\1last")]
+    with TransactionalProducer(Address(bootstrap), topic) as producer, producer.transaction():
+        producer.produce([(topic, None, b"value", headers)] * 4)
+    at = take(Address(bootstrap), topic)
+
+    def newest() -> tuple[Row, ...]:
+        return latest(Address(bootstrap), at.bounds, at.ranges, READ_COMMITTED, 4, bytes_max=20_000)
+
+    rows = newest()
+    cut = f"{name[:NAME_CHARACTERS]}…"
+    note = ("(headers left out here: 1)", None)
+    assert [row.headers for row in rows] == [((cut, bytes(20_000)), note, headers[-1])] * 4
+    assert [row.offset for row in rows] == [3, 2, 1, 0]
+    monkeypatch.setattr(browse, "LATEST_BYTES_MAX", 2 * rows[0].kept_bytes + 1)
+    assert [row.offset for row in newest()] == [3, 2]
+    monkeypatch.setattr(browse, "SCAN_BYTES_MAX", 100_000)
+    answer = search(Address(bootstrap), at.bounds, at.ranges, 0, 0, RecordQuery())
+    assert (len(answer.rows), answer.stop) == (2, Stop.BYTES)
 
 
 def test_the_newest_records_come_first_in_windows(

@@ -45,7 +45,13 @@ from topicproof.backend.watch import record_reader
 from topicproof.backend.watch.alarms import Notice
 from topicproof.backend.watch.conditions import Condition, Kind
 from topicproof.backend.watch.contract_watch import ContractFigures
-from topicproof.backend.watch.pair_reader import LogSpan, source_by_lineage
+from topicproof.backend.watch.pair_reader import (
+    INFLATED_AT_ONCE,
+    LogSpan,
+    ReadSizes,
+    source_by_lineage,
+    within_bytes,
+)
 from topicproof.backend.watch.record_reader import within_memory
 from topicproof.backend.watch.watcher import Watcher
 from topicproof.validators.finding import Bounds, Outcome, PartitionBounds
@@ -360,7 +366,8 @@ def test_a_batch_of_more_records_than_a_client_holds_is_named(
 
 
 def test_each_partition_has_its_turn_where_batches_are_large() -> None:
-    """A look reads no further partition once it has enough, and the next one begins behind it."""
+    """A look reads no further partition once it has enough records or bytes, and the next one
+    begins behind it."""
     columns = {"base_offset": [0], "last_offset": [149_999], "count": [150_000]}
     spans = [
         LogSpan(number, 0, 150_000, pd.DataFrame(columns), 0, 0, 0, ((0, 150_000),))
@@ -368,11 +375,27 @@ def test_each_partition_has_its_turn_where_batches_are_large() -> None:
     ]
     empty = LogSpan(3, 7, 7, pd.DataFrame(columns)[:0], 0, 0, 0, ())
 
-    def ends(turn: int) -> list[int]:
-        return [span.end for span in within_memory([*spans, empty], turn)]
+    def ends(turn: int, inflated: int = 0) -> list[int]:
+        sizes = sizes_of(*((number, 0, inflated) for number in range(3)))
+        return [span.end for span in within_memory([*spans, empty], sizes, turn)]
 
     assert [ends(0), ends(1)] == [[150_000, 150_000, 0, 7], [0, 150_000, 150_000, 7]]
     assert [ends(2), ends(3)] == [[150_000, 0, 150_000, 7], [150_000, 150_000, 0, 7]]
+    assert ends(1, inflated=INFLATED_AT_ONCE) == [0, 150_000, 0, 7]
+
+
+def test_a_look_ends_with_the_batch_that_fills_its_share() -> None:
+    """A thousand headers in each record, a few bytes of the log: offsets do not tell how long it
+    takes to read them."""
+    sizes = sizes_of((0, 0, 2**25 + 1), (0, 10, 2**24), (0, 20, 1), (1, 5, 2**30), (1, 6, 1))
+    spans = {0: (0, 30), 1: (5, 30), 2: (0, 0)}  # Nothing is new in the third.
+    assert within_bytes(spans, sizes) == {0: (0, 10), 1: (5, 6), 2: (0, 0)}
+    assert within_bytes({0: (0, 30)}, sizes) == {0: (0, 30)}
+
+
+def sizes_of(*places: tuple[int, int, int]) -> ReadSizes:
+    """Batches by partition, first offset, and bytes after decompression."""
+    return ReadSizes(*np.array(places, np.int64).T)
 
 
 def test_a_pending_bomb_may_be_the_output_that_is_late(
