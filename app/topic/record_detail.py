@@ -117,14 +117,15 @@ def head(rows: Sequence[Row], row: Row, show: Callable[[Row | None], None]) -> N
         st.markdown(f"#### Offset {row.offset:,} {wording.badge(wording.FATE_WORDS[row.fate])}")
         st.space("stretch")
         for label, icon, shortcut, number in (
-            ("Record above", ":material/keyboard_arrow_up:", PREVIOUS_KEY, at - 1),
-            ("Record below", ":material/keyboard_arrow_down:", NEXT_KEY, at + 1),
+            ("Previous", ":material/keyboard_arrow_up:", PREVIOUS_KEY, at - 1),
+            ("Next", ":material/keyboard_arrow_down:", NEXT_KEY, at + 1),
         ):
             is_there = 0 <= number < len(rows)
             st.button(
                 label,
                 icon=icon,
-                key=label,
+                key=f"{label} record",
+                help="In the order of the list.",
                 type="tertiary",
                 shortcut=shortcut,
                 disabled=not is_there,

@@ -465,8 +465,8 @@ def test_one_record_is_found_by_its_fields_and_opened(
     assert app.dataframe[1].value["key"].tolist() == ["o2", "o1"] and not app.json
     app.query_params["record"] = "1/1"
     app.run()
-    app.button(key="Record below").click().run()
-    assert app.query_params["record"] == "1/0" and app.button(key="Record below").disabled
+    app.button(key="Next record").click().run()
+    assert app.query_params["record"] == "1/0" and app.button(key="Next record").disabled
     app.multiselect(key="fields").set_value(["$.total"]).run()
     app.query_params.clear()
     for name, value in {"topic": topic, "view": "records", "fate": "aborted"}.items():
