@@ -19,6 +19,7 @@ from topicproof.backend.kafka.client_configs import transactional_producer_confi
 from topicproof.backend.kafka.coordination import transaction_state
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.coordination.coordinator import topic_producers
+from topicproof.backend.kafka.coordination.ended import ended_transactions
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import (
     TOPIC,
@@ -93,6 +94,48 @@ def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic:
     assert timed_out.ended_ms - timed_out.began_ms >= 4_000
     times = [each.ended_ms for each in every]
     assert times == sorted(times, reverse=True)
+
+
+def state(
+    name: str, of: str, updated: int, began: int = -1, epoch: int = 0, version: int = 0
+) -> StateEntry:
+    places = {("tt", 1), ("tt", 0)} if of.startswith("Prepare") else set()
+    return StateEntry(name, 7, -1, epoch, 4_000, of, frozenset(places), updated, began, version)
+
+
+def test_each_end_in_the_log_is_listed_once() -> None:
+    """One id aborts and commits, one times out, one is fenced, one has only its last entry left
+    after compaction, one is still writing its markers, and one is of a newer client."""
+    states = [
+        *(state("A", "Empty", 0), state("A", "Ongoing", 10, 10), state("A", "Ongoing", 20, 10)),
+        *(state("A", "PrepareAbort", 30, 10), state("A", "CompleteAbort", 31, 10)),
+        *(state("A", "Ongoing", 40, 40), state("A", "PrepareCommit", 50, 40)),
+        state("A", "CompleteCommit", 51, 40),
+        *(state("B", "Ongoing", 100, 100), state("B", "PrepareAbort", 5_000, 100, 1)),
+        state("B", "CompleteAbort", 5_001, 100, 1),
+        *(state("C", "Ongoing", 100, 100), state("C", "PrepareAbort", 200, 100, 1)),
+        *(state("C", "CompleteAbort", 201, 100, 1), state("C", "Empty", 202, epoch=2)),
+        state("D", "CompleteCommit", 300, 250),
+        *(state("E", "Ongoing", 400, 400), state("E", "PrepareCommit", 410, 400)),
+        *(state("F", "Ongoing", 500, 500, 0, 2), state("F", "PrepareAbort", 510, 500, 1, 2)),
+        *(state("F", "CompleteAbort", 511, 500, 1, 2), state("F", "Ongoing", 520, 520, 1, 2)),
+    ]
+    ended = ended_transactions(states)
+    assert [
+        (each.transactional_id, each.outcome, each.reason, each.began_ms, each.ended_ms)
+        for each in ended
+    ] == [
+        ("B", "ABORTED", "timeout", 100, 5_001),
+        ("F", "ABORTED", "declared", 500, 511),
+        ("E", "COMMITTED", None, 400, 410),
+        ("D", "COMMITTED", None, 250, 300),
+        ("C", "ABORTED", "fenced", 100, 201),
+        ("A", "COMMITTED", None, 40, 51),
+        ("A", "ABORTED", "declared", 10, 31),
+    ]
+    assert [each.topics for each in ended if each.transactional_id in "DE"] == [("tt",), ()]
+    assert ended[2].state == "PrepareCommit" and ended[2].partitions == (("tt", 0), ("tt", 1))
+    assert ended_transactions(states, 2) == ended[:2]
 
 
 def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: NewTopic) -> None:
