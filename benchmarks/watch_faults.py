@@ -192,7 +192,8 @@ def plant_faults(
 ) -> None:
     """Plant faults until there are enough of each, and note how soon they were told."""
     address, chance = Address(bootstrap), random.Random(options.seed)
-    history = History(Settings(home=folder / "home", bootstrap=bootstrap))
+    (home := folder / "home").mkdir()
+    history = History(Settings(home=home, bootstrap=bootstrap))
     kafka, cluster, planting = Cluster(address), cluster_id(address), Planting()
     inputs = Producer(idempotent_producer_config(address))
     outputs = Producer(transactional_producer_config(address, "planted"))

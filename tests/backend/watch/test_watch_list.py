@@ -16,6 +16,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ContractError, NotPermitted, SetupError, UsageError
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.store import History
+from topicproof.backend.runs import launch
 from topicproof.backend.runs.launch import start_watch
 from topicproof.backend.settings import Settings
 from topicproof.backend.watch import watch_list
@@ -31,7 +32,7 @@ from topicproof.backend.watch.watch_list import (
 )
 from topicproof.backend.watch.watchable import watched_contracts
 
-TERMS = "source: {{topic: {}}}\nsink: {{topic: {}}}\n"
+TERMS = "source: {{topic: {}}}\nsink: {{topic: {}}}\nwithin: 1s\n"
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_contract_is_put_on_the_list_and_taken_off(
     list_contract(grace, orders)
     list_contract(grace, contract(history, "bills", TERMS.format("invoices", "bills")))
     list_contract(grace, contract(history, "far", orders.text, "there"))
-    changed = contract(history, "orders", f"{orders.text}within: 5s\n")
+    changed = contract(history, "orders", orders.text.replace("1s", "5s"))
     list_contract(grace, changed)
     assert [each.name for each in watched_of_list(settings, "here")] == ["bills", "orders"]
     # A contract of the command goes before one on the list of the same topics.
@@ -142,4 +143,7 @@ def test_one_process_watches_all_that_is_listed(
     assert not [each for each in alarms if each.condition.contract]
     log = (tmp_path / FOLDER / f"{state_name(cluster)}.log").read_text()
     assert "Contract first is not watched any more." in log and "Traceback" not in log
+    wait_until(
+        lambda: all(process.poll() is not None for process in launch._STARTED), 30, "its exit"
+    )
     history.engine.dispose()
