@@ -39,7 +39,7 @@ from benchmarks.watch_process import (
     throwaway_kafka,
     watch_process,
 )
-from tests.backend.kafka.hanging import end_what_hangs, hang
+from tests.backend.kafka.hanging import hang
 from topicproof.backend.address import Address
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.client_configs import (
@@ -219,13 +219,12 @@ def plant_faults(
                     plant(pipeline, HANGING, planting)
                 if HANGING in pipeline.plants and pipeline.is_told(time.monotonic()):
                     unlist_contract(history, pipeline.contract)
-                    end_what_hangs(bootstrap)
+                    # With it goes the transaction.
                     kafka.delete_topics((pipeline.source, pipeline.sink))
                     active.remove(pipeline)
             if began - noted > 5:
                 noted = began
                 results.note("planted", planting.figures())
-                print(json.dumps(planting.figures()), file=sys.stderr)  # noqa: T201
             time.sleep(max(0.0, TICK_S - (time.monotonic() - began)))
     results.note("planted", planting.figures())
     history.engine.dispose()
