@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyspark
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from topicproof.backend.errors import ShuffledInput, UsageError
@@ -19,6 +21,8 @@ REMEDY_SHUFFLED = (
     " maxRecordsPerPartition, without repartition, join or aggregation before the sink, and with"
     " `outputs` empty instead of a filter."
 )
+REAL_TIME_SINCE = (4, 2)
+"""The version of Spark from which Python can start a query in real time."""
 Headers = Sequence[tuple[str, bytes | None]]
 Output = tuple[int, int, str, bytes | None, bytes | None, Headers]
 """The input (its offset), the index among that input's outputs, topic, key, value, headers."""
@@ -36,6 +40,17 @@ class Outputs:
     many of them also fill a transaction."""
     sizes: np.ndarray[Any, np.dtype[np.int64]]
     """Bytes of keys and values up to and including each input."""
+
+
+def require_real_time(spark: SparkSession) -> None:
+    """Raises UsageError for a version of Spark whose Python has no trigger for real time."""
+    for what, version in (("pyspark here", pyspark.__version__), ("Spark", spark.version)):
+        major, minor = map(int, version.split(".")[:2])
+        if (major, minor) < REAL_TIME_SINCE:
+            raise UsageError(
+                f"Real time needs Spark {'.'.join(map(str, REAL_TIME_SINCE))} or later, and {what}"
+                f" is {version}. Leave out the real time, or install a newer version."
+            )
 
 
 def require_columns(schema: StructType) -> None:

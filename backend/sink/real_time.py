@@ -34,13 +34,12 @@ from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
 from topicproof.backend.sink.options import BATCH_S, FORMAT, REAL_TIME_LINGER_MS, SinkOptions
-from topicproof.backend.sink.outputs import only_source, require_columns
+from topicproof.backend.sink.outputs import only_source, require_columns, require_real_time
 from topicproof.backend.sink.task_watch import FailedTasks, RealTimeQuery, report, watched
 from topicproof.backend.sink.writer import PartitionWriter, partition_writer
 
@@ -54,8 +53,6 @@ BUFFER_BYTES = 64_000_000
 BUFFER_ROWS = 20_000
 """Rows that wait for the writer. Beyond either limit Spark has to wait."""
 
-REAL_TIME_SINCE = (4, 2)
-"""The version of Spark from which Python can start a query in real time."""
 ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"
 """The list of operators and sinks that Spark's developers have tried lacks mapInArrow. Spark reads
 this setting from the session of the query whenever it plans a batch, so it stays off."""
@@ -98,7 +95,7 @@ def start_real_time(
     `checkpointLocation` is a new folder at each start, `startingOffsets` are the group's offsets.
     """
     require_columns(rows.schema)
-    _require_real_time(rows.sparkSession)
+    require_real_time(rows.sparkSession)
     sink = replace(SinkOptions.parse(options), client_defaults={"linger_ms": REAL_TIME_LINGER_MS})
     by_name = {name.lower(): value for name, value in options.items()}
     if "checkpointlocation" not in by_name:
@@ -117,17 +114,6 @@ def start_real_time(
         )
         # Any: PySpark's stubs lack this trigger.
         return RealTimeQuery(writer.trigger(realTime=f"{batch_s} seconds").start(), failed)
-
-
-def _require_real_time(spark: SparkSession) -> None:
-    """Raises UsageError for a version of Spark whose Python has no such trigger."""
-    for what, version in (("pyspark here", pyspark.__version__), ("Spark", spark.version)):
-        major, minor = map(int, version.split(".")[:2])
-        if (major, minor) < REAL_TIME_SINCE:
-            raise UsageError(
-                f"Real time needs Spark {'.'.join(map(str, REAL_TIME_SINCE))} or later, and {what}"
-                f" is {version}. Leave out the real time, or install a newer version."
-            )
 
 
 def _followed(rows: DataFrame, pace: Pace) -> DataFrame:

@@ -88,6 +88,7 @@ def test_what_pages_cache_by_number_is_small() -> None:
         "check_queue",
         # What clusters say of themselves, and batch headers.
         *("cluster_view", "cluster_overview", "cluster_groups", "cluster_group_names"),
+        *("_cluster_id", "ended_in_cluster"),
         *("_newest", "topic_view", "_topics", "_watches"),
         *(
             "_coordination",
@@ -157,5 +158,9 @@ def test_only_a_bounded_table_is_formatted() -> None:
         for path in (ROOT / "app").rglob("*.py")
         if ".style" in path.read_text()
     }
-    # Both show a page of records or of transactions.
-    assert places == {"topic/tables.py", "topic/transaction_rows.py"}
+    # All show a page of records or of transactions.
+    assert places == {
+        "topic/tables.py",
+        "topic/transaction_list.py",
+        "topic/transaction_rows.py",
+    }

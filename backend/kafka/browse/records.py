@@ -303,17 +303,17 @@ def shorten_headers(message: Message) -> int:
     size = header_bytes(headers)
     names_max = max((len(name) for name, _ in headers), default=0)
     left_out = len(headers) - HEADERS_MAX
-    shown = headers
+    shortened = headers
     if left_out > 0:
         half = HEADERS_MAX // 2
         named = dict(headers[half:-half])  # Of a name that occurs twice, the last.
         schemas = [(name, named[name]) for name in SCHEMA_HEADERS.values() if name in named]
         note = (f"({left_out - len(schemas):,} headers between, not kept)", None)
-        shown = (*headers[:half], note, *schemas, *headers[-half:])
+        shortened = (*headers[:half], note, *schemas, *headers[-half:])
     if names_max > NAME_CHARACTERS:
-        shown = tuple((_cut_name(name), content) for name, content in shown)
-    if shown is not headers:
-        message.set_headers(list(shown))
+        shortened = tuple((_cut_name(name), content) for name, content in shortened)
+    if shortened is not headers:
+        message.set_headers(list(shortened))
     return size
 
 
