@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
@@ -89,6 +89,14 @@ def watch(
             metavar="PORT",
         ),
     ] = None,
+    otel: Annotated[
+        bool,
+        typer.Option(
+            "--otel",
+            help="Send the same metrics to an OpenTelemetry collector (OTLP over HTTP), as"
+            " OpenTelemetry's own variables say (OTEL_EXPORTER_OTLP_ENDPOINT).",
+        ),
+    ] = False,
     offsets_per_second: Annotated[
         int | None,
         typer.Option(
@@ -172,6 +180,7 @@ def watch(
                 ),
                 metrics,
             ),
+            _sent_metrics(watcher, is_wanted=otel),
         ):
             say(f"watching {running.bootstrap} every {every:g} s; Ctrl-C ends it")
             for alarm in watcher.state.alarms.alarms.values():
@@ -188,6 +197,19 @@ def _kafka(settings: Settings, *, is_lasting: bool) -> Iterator[Services]:
         if not is_lasting:
             stack.close()
         yield running
+
+
+def _sent_metrics(watcher: Watcher, *, is_wanted: bool) -> AbstractContextManager[None]:
+    """Raises UsageError without the exporter."""
+    if not is_wanted:
+        return nullcontext()
+    try:
+        from topicproof.backend.watch.otel import sent_metrics
+    except ImportError as error:
+        raise UsageError(
+            "--otel needs OpenTelemetry's exporter: pip install 'topicproof[otel]'."
+        ) from error
+    return sent_metrics(watcher.figures, say)
 
 
 def _is_over(settings: Settings, watcher: Watcher) -> bool:
