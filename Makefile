@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields bench-expressions bench-watch bench-watch-faults audit clean bench-wait pythons sparks release-check
+.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields bench-table bench-expressions bench-watch bench-watch-faults audit clean bench-wait pythons sparks release-check
 
 demo:
 	@scripts/setup
@@ -68,6 +68,11 @@ bench-hostile:
 bench-fields:
 	@scripts/setup --dev
 	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.fields $(ARGS)
+
+# A check of a table of PostgreSQL beside a plain Spark join of both, 1 million records and rows: some minutes.
+bench-table:
+	@scripts/setup --dev
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.postgres $(ARGS)
 
 # What the dearest functions of an expression cost for each byte: some seconds.
 bench-expressions:

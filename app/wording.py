@@ -237,8 +237,10 @@ def _term(value: int, word: Word) -> str:
 
 
 def report_balance(report: Report) -> str:
-    """Formats the balance of the report; without the raw log, offsets without a record are not
-    divided further."""
+    """Formats the balance of the report, or the rows of a table; without the raw log, offsets
+    without a record are not divided further."""
+    if not report.of_topic:
+        return f"**{report.sink.offsets:,}** {'row' if report.sink.offsets == 1 else 'rows'}"
     counts = report.fates
     pairs = [
         (Fate.COMMITTED, counts["committed"]),

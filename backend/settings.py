@@ -113,6 +113,9 @@ class Settings(BaseSettings):
     """The chosen one of them. Its address, properties and registry override the variables."""
     database: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of the history database; None means a SQLite file in the home."""
+    tables: str | None = None
+    """Places of tables that contracts may name, separated by commas: folders, URLs of buckets, and
+    `jdbc:postgresql://host:port/database`. None: any, unless somebody has signed in."""
     signing_key: WholePath | None = None
     """A private key in a PEM file, to sign evidence and sign-offs; None means the key that is made
     in the home at its first use."""

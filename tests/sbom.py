@@ -60,6 +60,7 @@ JAR_LICENCES = {
     "argparse4j": "MIT",
     "jopt-simple": "MIT",
     "pcollections": "MIT",
+    "postgresql": "BSD-2-Clause",
     "re2j": "BSD-3-Clause",
     "slf4j-api": "MIT",
     "zstd-jni": "BSD-2-Clause",

@@ -10,6 +10,7 @@ from operator import and_
 from pyspark.sql import Column, functions as F
 
 from topicproof.validators.aggregate import AggregateTerms
+from topicproof.validators.columns import TableTerms, compared_columns
 from topicproof.validators.decoded import path_of, text_of
 from topicproof.validators.expectation import BY_CONTRACT
 from topicproof.validators.lineage.dead_letters import DeadLetters
@@ -59,6 +60,8 @@ class ContractTerms:
     aggregate: AggregateTerms | None = None
     """What outputs are of, if they are aggregates of many inputs. No output then has an input of
     its own."""
+    table: TableTerms | None = None
+    """What is said of the sink if it is a database table, and no topic."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -69,7 +72,10 @@ class ContractTerms:
 
     @property
     def needs_decoded_sink(self) -> bool:
-        """Whether the terms name fields of the outputs, and not only of dead letters."""
+        """Whether the terms name fields of the outputs, and not only of dead letters. A table's
+        columns need no decoding."""
+        if self.table is not None:
+            return False
         is_aggregate = self.aggregate is not None and bool(self.sink_fields)
         return self.match.sink in self.sink_fields or bool(self.compared) or is_aggregate
 
@@ -96,6 +102,8 @@ def broken_text(agreed: ContractTerms) -> Column:
 
 def compared_value(agreed: ContractTerms) -> Column:
     """Returns what is compared with the required value of an output."""
+    if agreed.table is not None:
+        return compared_columns(F.col("value"), agreed.table.types)
     if not agreed.compared:
         return F.col("value")
     texts = F.struct(*(text_of(field).alias(path_of(field)) for field in agreed.compared))

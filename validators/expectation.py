@@ -272,6 +272,36 @@ MEANINGLESS: Mapping[str, str] = {
 }
 """Kinds about single outputs, which a contract with `aggregate:` cannot promise anything about."""
 
+MEANINGLESS_OF_TABLE: Mapping[str, str] = {
+    kind: f"Not judged: a table has no {what}."
+    for kind, what in {
+        "order": "order of its rows",
+        "aborted_read": "rows of aborted transactions: its database shows none",
+        "key_spread": "partitions that keys could lie in",
+        "sink_removed": "offsets, so nothing tells which rows were removed; a removed row is a gap",
+        "recreated": (
+            "ids of topics and no times of its rows, so rows of a deleted topic look like those of"
+            " the present one"
+        ),
+        "torn": "transactions of Kafka",
+        "circular_flow": "transactions of Kafka",
+        **dict.fromkeys(
+            (
+                *("reading_mismatch", "fate_split", "wrong_attribution", "late_append"),
+                *("zombie_write", "marker_accounting", "resurrected", "intruder"),
+                *("sequence_hole", "identity_change", "aborted_volume", "interleaving"),
+                "unknown_outcome",
+            ),
+            "log with batches and markers",
+        ),
+        **dict.fromkeys(("precommitted_read", "poll_skip"), "reader of Kafka"),
+        **dict.fromkeys(
+            ("hanging", "lso_stall", "unstable_offsets"), "coordinator, and no open transactions"
+        ),
+    }.items()
+}
+"""Kinds that cannot be asked of a table. They are never counted as held."""
+
 NOT_NAMED = "Not required: the contract does not name it."
 """Why a kind does not count, if a contract names the kinds that do."""
 
@@ -296,6 +326,11 @@ def counts(kind: str) -> bool:
     """Whether a kind can make or break a verdict: by a guarantee, a contract, or as a premise."""
     tables = (*REQUIRED.values(), *CONTRADICTIONS.values(), BY_CONTRACT, PREMISES)
     return any(kind in kinds for kinds in tables)
+
+
+def required_of_table(guarantee: Guarantee) -> tuple[str, ...]:
+    """Returns the kinds that a guarantee requires of a table."""
+    return tuple(kind for kind in REQUIRED[guarantee] if kind not in MEANINGLESS_OF_TABLE)
 
 
 def covers(guarantee: Guarantee, kinds: Iterable[str], order: bool) -> bool:

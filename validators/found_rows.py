@@ -21,6 +21,7 @@ from topicproof.validators.incidents.group_offsets import incident_of_ahead, inc
 from topicproof.validators.incidents.incident import Incident
 from topicproof.validators.incidents.losses import incident_of_losses
 from topicproof.validators.incidents.strangers import incident_of_strangers
+from topicproof.validators.incidents.table_incidents import incident_of_table
 from topicproof.validators.kinds import (
     duplicate,
     gap,
@@ -188,6 +189,8 @@ def _incidents(
     kinds; only what nothing else explains is told of."""
     primary = rows.where(F.col("explained_by").isNull())
     of_kind = {kind: primary.where(F.col("kind") == kind) for kind in kinds}
+    if ledger.question.agreed.table is not None:
+        return {kind: incident_of_table(kind, ledger, of_kind[kind]) for kind in of_kind}
     incidents: dict[str, Incident | None] = {}
     if duplicate.NAME in of_kind:
         incidents[duplicate.NAME] = copies = incident_of_copies(ledger, of_kind[duplicate.NAME])
@@ -299,7 +302,8 @@ def _keep_identities(rows: DataFrame, counts: Sequence[Row], ledger: Ledger, url
     for side, place, keys in sides:
         identity = shown("source_key", in_quotes=False).alias(side)
         rows = rows.join(keys.select(*place, identity), list(place), "left")
-    identity = F.when(F.col("kind").isin(*OF_IDENTITIES), F.coalesce(SINK, SOURCE))
+    of_sides = F.coalesce(*(side for side, _, _ in sides))
+    identity = F.when(F.col("kind").isin(*OF_IDENTITIES), of_sides)
     offsets = ledger.sink_bounds.offsets + ledger.question.source.offsets
     columns = f"kind string, {COLUMNS}, {WRITER_COLUMNS}, identity string"
     rows = rows.withColumn("identity", identity).drop(SINK, SOURCE)
@@ -312,13 +316,14 @@ def _keys_of(
     """Returns, for each side, the columns of its places and what its records hold there
     (source_key, not null), at the places of these rows; nothing by lineage. `is_few`: there are few
     rows, so the records need not be shuffled."""
-    if ledger.frames.sink_keys is None or ledger.frames.identities is None:
+    if ledger.frames.sink_keys is None:
         return []
     rows = rows.where(F.col("kind").isin(*OF_IDENTITIES))
     sides = []
+    sources = ledger.frames.identities
     for side, place, keys in (
         (SINK, OF_SINK, ledger.frames.sink_keys()),
-        (SOURCE, OF_SOURCE, ledger.frames.identities()),
+        *(() if sources is None else [(SOURCE, OF_SOURCE, sources())]),
     ):
         places = rows.select(*place).dropna().distinct()
         records = keys.where(F.col("source_key").isNotNull())

@@ -11,6 +11,7 @@ from topicproof.validators.expectation import (
     COVERAGE,
     EXEMPT,
     MEANINGLESS,
+    MEANINGLESS_OF_TABLE,
     OF_AGGREGATE,
     OF_LOG,
     PREMISES,
@@ -21,6 +22,7 @@ from topicproof.validators.expectation import (
     looked_for,
     merge,
     reason_not_required,
+    required_of_table,
 )
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import (
@@ -50,7 +52,7 @@ from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.group_totals import is_moving
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report
-from topicproof.validators.sentences import capitalized, counted
+from topicproof.validators.sentences import capitalized, counted, of_rows
 from topicproof.validators.thresholds import threshold_warnings
 from topicproof.validators.verdict_sentence import (
     finding_sentence,
@@ -98,6 +100,8 @@ def judge(
     is_aggregate = ledger.question.agreed.aggregate is not None
     if not is_aggregate:
         validators = [each for each in validators if each.NAME not in OF_AGGREGATE]
+    is_table = ledger.question.agreed.table is not None
+    meaningless = MEANINGLESS if is_aggregate else MEANINGLESS_OF_TABLE if is_table else {}
     required = _required(guarantee, require, ledger, validators)
     unheard = {
         validator.NAME: reason
@@ -110,11 +114,16 @@ def judge(
         for validator in VALIDATORS
         if validator.NAME in required
         for premise in validator.TRAITS.premises
+        if premise not in meaningless
     }
     premises = [kind for kind in PREMISES if kind in rested_on and _asked(kind, ledger)]
+    candidates = validators
+    if is_table:
+        candidates = [validator for validator in validators if validator.NAME not in meaningless]
+        contradictions = tuple(kind for kind in contradictions if kind not in meaningless)
     selection = [
         validator
-        for validator in validators
+        for validator in candidates
         if validator.NAME in required
         or validator.NAME in premises
         or (is_aggregate and validator.NAME in contradictions)
@@ -157,7 +166,9 @@ def judge(
         or (finding.kind in premises and finding.count and finding.outcome is Outcome.UNKNOWN)
     ]
     verdict = _verdict(ledger, counting)
-    whole = covers(guarantee, required, keeps_order(ledger))
+    # What a table cannot be asked takes nothing from what is promised of it.
+    promised = (*required, *meaningless) if is_table else required
+    whole = covers(guarantee, promised, keeps_order(ledger))
     return Report(
         verdict=verdict,
         guarantee=guarantee,
@@ -180,9 +191,10 @@ def judge(
             *(
                 NotChecked(
                     validator.NAME,
-                    MEANINGLESS[validator.NAME]
-                    if is_aggregate and validator.NAME in MEANINGLESS
-                    else reason_not_required(validator.NAME, guarantee, require is not None),
+                    meaningless.get(
+                        validator.NAME,
+                        reason_not_required(validator.NAME, guarantee, require is not None),
+                    ),
                 )
                 for validator in validators
                 if validator.NAME not in (*required, *contradictions, *premises)
@@ -218,10 +230,9 @@ def _required(
     required = tuple(require or ())
     if require is None:
         more = [kind for kind in ledger.question.agreed.kinds if kind not in EXEMPT[guarantee]]
-        required = (
-            *(kind for kind in REQUIRED[guarantee] if kind != "order" or keeps_order(ledger)),
-            *more,
-        )
+        of_table = ledger.question.agreed.table is not None
+        promised = required_of_table(guarantee) if of_table else REQUIRED[guarantee]
+        required = (*(kind for kind in promised if kind != "order" or keeps_order(ledger)), *more)
     names = [validator.NAME for validator in validators]
     unknown = [kind for kind in required if kind not in names]
     if unknown or not required:
@@ -294,6 +305,8 @@ def _judge_kind(
         by_whom += rows.incident.clause
     is_zombie = validator.NAME == zombie_write.NAME and count
     words = zombie_write.words(ledger) if is_zombie else validator.WORDS
+    if ledger.question.agreed.table is not None:
+        words = of_rows(words)
     why = finding_sentence(validator.NAME, words, causes, covered, by_whom)
     if primary < rows.causes.get(None, 0):
         why = f"At least {why}"

@@ -35,6 +35,31 @@ class Words(NamedTuple):
     """Said of what was found, if all of it lies outside the judged range."""
 
 
+_ROWS = (
+    ("committed record", "row"),
+    ("committed output", "row"),
+    ("expected output", "expected row"),
+    ("is committed", "is in the table"),
+    ("are committed", "are in the table"),
+    ("copy of its output", "row of its input"),
+    ("copies of their outputs", "rows of their inputs"),
+)
+"""Words about records of a topic, and about rows of a table."""
+
+
+def of_rows(words: Words) -> Words:
+    """Returns the words for a table."""
+
+    def in_rows(forms: Forms) -> Forms:
+        texts = list(forms)
+        for record, row in _ROWS:
+            texts = [text.replace(record, row) for text in texts]
+        return Forms(*texts)
+
+    parts = words._asdict().items()
+    return words._replace(**{name: in_rows(forms) for name, forms in parts if forms is not None})
+
+
 def sentence(words: Words, count: int, covered: int) -> str:
     """Returns the clause for `count` findings among `covered` examined things: `3 of 100 inputs
     lack ...`, `all 100 inputs have ...`, `none of 100 batches comes ...`."""

@@ -79,9 +79,11 @@ def result(settings: Settings, run: Run) -> None:
                 icon=":material/gavel:",
                 query_params={"run": run.id},
             )
-            st.page_link(
-                "views/compare.py",
-                label="Compare both levels of the sink",
-                icon=":material/compare:",
-                query_params={"topic": run.facts.sink, **verdict_params(run.id)},
-            )
+            # A table has one level, and no page of its own.
+            if not run.facts.database:
+                st.page_link(
+                    "views/compare.py",
+                    label="Compare both levels of the sink",
+                    icon=":material/compare:",
+                    query_params={"topic": run.facts.sink, **verdict_params(run.id)},
+                )

@@ -13,6 +13,7 @@ from topicproof.app.check.outcome_form import aggregate, choose_outputs, dead_le
 from topicproof.app.check.term_widgets import Changed, Terms, choose_side, put
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.contracts.contract_text import identity_of, labels_of
+from topicproof.backend.contracts.sink_table import is_table
 from topicproof.backend.errors import Mistake
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Guarantee, Order
@@ -65,6 +66,11 @@ THRESHOLDS = {
     ),
 }
 
+OF_TABLES = (
+    "The sink of this contract is a table: each input must have its row. To change its terms,"
+    " export the contract, edit it and import it."
+)
+
 
 @dataclass(frozen=True)
 class Offers:
@@ -88,6 +94,9 @@ def form(
     terms = Terms(fields, changed, mistakes)
     if "unique" in fields:
         _of_sink_alone(terms, offers.labels)
+        return
+    if is_table(fields):
+        st.info(OF_TABLES)
         return
     if "sinks" not in fields:
         choose_outputs(terms)

@@ -12,6 +12,7 @@ from topicproof.app import wording
 from topicproof.app.check.check_reads import TopicSamples
 from topicproof.backend.contracts.preview import Match, Preview, identity_only, preview
 from topicproof.backend.contracts.sample import Sample
+from topicproof.backend.contracts.sink_table import is_table
 from topicproof.backend.kafka.browse.records import as_text
 
 IDENTITY_CHARACTERS = 60
@@ -25,6 +26,9 @@ def show_preview(
 ) -> None:
     """Shows which newest outputs and dead letters belong to which newest inputs."""
     terms = identity_only(fields)
+    if is_table(fields):
+        st.caption("No preview: it matches records of two topics, and this sink is a table.")
+        return
     if "aggregate" in fields:
         st.caption("No preview: an aggregate has many inputs, and none of its own.")
         return

@@ -510,7 +510,7 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
             raise ContractError(*wrong)
         for contract in make_contract(parse_fields(text)).each():
             sides = settings_of_sides(contract, settings)
-            address = kafka.address if contract.of.cluster is None else sides.sink.address
+            address = kafka.address if contract.sink_cluster is None else sides.sink.address
             question_of(contract, *sides.clusters(address))
         with st.status("Starting the check…") as status:
             started = start_check(

@@ -297,7 +297,8 @@ def subject(run: Run, report: Report) -> None:
     parts = [f"**{wording.plain(report.source.topic)}** → **{wording.plain(report.sink.topic)}**"]
     # Reports of earlier versions do not say.
     if identity := report.identity or matched_by(settings, run):
-        parts.append(f"records matched by {wording.plain(identity)}")
+        noun = "records" if report.of_topic else "rows"
+        parts.append(f"{noun} matched by {wording.plain(identity)}")
     if run.kind == "check":
         contract = run.plan.get("contract")
         parts.append(

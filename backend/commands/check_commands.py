@@ -48,6 +48,7 @@ from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
 from topicproof.backend.history.kept_contracts import find
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import self_test
+from topicproof.backend.judging.table_rows import TableSink
 from topicproof.backend.runs.check import CheckOptions, check as judge
 from topicproof.backend.runs.sides import settings_of_sides
 from topicproof.backend.services.keeper import Services, services
@@ -206,7 +207,7 @@ def check(
                 sink_services,
                 history,
                 question_of(terms, *clusters),
-                contract.options(payloads, sides.source),
+                contract.options(terms, payloads, sides.source),
                 give_up=give_up,
             )
             reports.append(report)
@@ -303,8 +304,13 @@ class _CheckContract:
             raise UsageError("--keep needs a contract: --contract FILE.")
         return replace(self, name=name, version=None, is_kept_after=True)
 
-    def options(self, payloads: Payloads, source_side: Settings | None) -> CheckOptions:
+    def options(
+        self, terms: Contract, payloads: Payloads, source_side: Settings | None
+    ) -> CheckOptions:
+        """Return the options of the check of one sink, whose terms these are."""
+        fields = terms.yaml_fields or self.terms.yaml_fields
         return CheckOptions(
+            table=None if terms.table is None else TableSink(terms.table, fields),
             contract=self.name,
             version=self.version,
             attachments={} if self.text is None else {CONTRACT: self.text},
@@ -356,10 +362,10 @@ def _require_expressions(contract: Contract, running: Iterable[Services], across
 def _require_one_name(terms: Contract, target: Target) -> None:
     """Raises UsageError if contract and options both say where a sink is."""
     for sink_contract in terms.each():
-        if sink_contract.of.cluster is not None and target != EMBEDDED:
+        cluster = sink_contract.sink_cluster
+        if cluster is not None and target != EMBEDDED:
             raise UsageError(
-                f"The contract already names the cluster {sink_contract.of.cluster}. Remove"
-                f" {target.first_option}."
+                f"The contract already names the cluster {cluster}. Remove {target.first_option}."
             )
 
 

@@ -89,6 +89,11 @@ def show_preview(
                 "A preview matches single outputs with their inputs, and this contract is about"
                 f" aggregates. Check it: topicproof check --contract {shell_word(str(file))}."
             )
+        if sink_contract.table is not None:
+            raise UsageError(
+                "A preview matches records of two topics, and this contract is about a table."
+                f" Check it: topicproof check --contract {shell_word(str(file))}."
+            )
         if len(sink_contract.source.names) > 1 or len(sink_contract.of.names) > 1:
             raise UsageError("A preview is of one source and one sink, not of several topics.")
         sides = require_sides(settings_of_sides(sink_contract, settings, source))

@@ -119,7 +119,11 @@ def report_lines(report: Report, all_kinds: bool = False) -> Iterator[Line]:
     )
     for warning in report.warnings:
         yield Styled("Warning", "yellow"), f": {warning}"
-    yield (f"balance of {report.sink.topic}: {counted(report.sink.offsets, 'offset')} = {terms}",)
+    offsets = report.sink.offsets
+    if report.of_topic:
+        yield (f"balance of {report.sink.topic}: {counted(offsets, 'offset')} = {terms}",)
+    else:
+        yield (f"read of the table {report.sink.topic}: {counted(offsets, 'row')}",)
     moved = report.transactions
     per_partition = " (each counted once a partition)" if moved.told_by == Witness.RAW_LOG else ""
     ends = (
@@ -132,7 +136,8 @@ def report_lines(report: Report, all_kinds: bool = False) -> Iterator[Line]:
         yield (f"source: {origin_line(report.source_origin)}",)
     for note in report.notes:
         yield (f"note: {note}",)
-    yield (f"transactions: {ends}{per_partition}",)
+    if report.of_topic or moved.told_by is not None:
+        yield (f"transactions: {ends}{per_partition}",)
     yield from _kind_lines(report, all_kinds)
     for doubt in report.doubts:
         yield "  ", Styled("doubt", "yellow"), f" {doubt}"

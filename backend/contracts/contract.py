@@ -27,6 +27,14 @@ from pydantic_core import PydanticCustomError
 from topicproof.backend.contracts.aggregates import aggregate_texts, check_values, parse_values
 from topicproof.backend.contracts.expression_fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.contracts.expressions import check_expression, require_little_together
+from topicproof.backend.contracts.sink_table import (
+    OF_TABLE,
+    Table,
+    column_of,
+    disagreements,
+    is_table,
+    without_table,
+)
 from topicproof.backend.errors import ContractError, Mistake, UsageError
 from topicproof.backend.yaml_fields import (
     Place,
@@ -40,9 +48,16 @@ from topicproof.backend.yaml_fields import (
     why_refused,
 )
 from topicproof.validators.aggregate import AggregateTerms, Encoding
+from topicproof.validators.columns import COLUMN
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.decoded import VALUE_FIELD, parse_field
-from topicproof.validators.expectation import BY_CONTRACT, OF_AGGREGATE, OF_ALL_UPDATES, REQUIRED
+from topicproof.validators.expectation import (
+    BY_CONTRACT,
+    OF_AGGREGATE,
+    OF_ALL_UPDATES,
+    REQUIRED,
+    required_of_table,
+)
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Order
 from topicproof.validators.json_path import parse_path
@@ -77,8 +92,8 @@ def _side(side: Any) -> str:
         raise ValueError("choose what identifies an input: key, value, a header or a JSON field")
     if isinstance(side, dict) and len(side) == 1:
         ((how, name_or_path),) = side.items()
-        if how == "header" and isinstance(name_or_path, str) and name_or_path:
-            return f"header:{name_or_path}"
+        if how in ("header", COLUMN) and isinstance(name_or_path, str) and name_or_path:
+            return f"{how}:{name_or_path}"
         if how == "json" and isinstance(name_or_path, str):
             parse_path(name_or_path)
             return f"json:{name_or_path}"
@@ -100,6 +115,10 @@ def _origin(origin: Any) -> str:
         f"expected {', '.join(ORIGINS)}, {{header: NAME}}, {{json: $.path}}, {{field: path}} or"
         " {key_field: path}"
     )
+
+
+def _no_fields() -> Mapping[str, Any]:
+    return {}
 
 
 def _kind(name: str) -> str:
@@ -178,7 +197,7 @@ ClusterName = Annotated[str, Field(min_length=1)] | None
 
 
 class Topic(BaseModel):
-    """The source or the sink: a topic, or several that are judged as one."""
+    """The source or the sink: a topic, several that are judged as one, or a table as the sink."""
 
     model_config = _STRICT
     topic: TopicName = None
@@ -187,11 +206,15 @@ class Topic(BaseModel):
     """A cluster of the settings; None: that of the command."""
     isolation: Literal["read_committed"] = "read_committed"
     """How the source was read; the sink is judged at both levels."""
+    table: Table | None = None
+    """A sink that is a database table, and no topic."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The topics, in the order of their consecutive partition numbers
-        (validators/merged_topics.py)."""
+        (validators/merged_topics.py); a table has its own name."""
+        if self.table is not None:
+            return (self.table.title,)
         return tuple(name for name in self.topics or (self.topic,) if name is not None)
 
 
@@ -292,6 +315,8 @@ class Contract(BaseModel):
     filtered: Literal["unchecked"] | None = None
     """`unchecked`: `zero_or_one` without a count takes every input without an output for a filtered
     one, without a warning that it may be lost."""
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0
+    """By how much of the larger number two numbers in a floating column of a table may differ."""
     order: Order = Order.PER_SOURCE_PARTITION
     group: str | None = None
     """The consumer group whose offsets must agree with the output."""
@@ -309,7 +334,7 @@ class Contract(BaseModel):
     remember: Duration = 86_400_000
     """A watch knows the identity of an input that has its output for so many ms after the input. By
     lineage it forgets none."""
-    _fields: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _fields = PrivateAttr(default_factory=_no_fields)
 
     @model_validator(mode="before")
     @classmethod
@@ -319,6 +344,8 @@ class Contract(BaseModel):
             fields = {**_of_sink_alone(fields), **fields}
         elif isinstance(fields, Mapping) and fields.get("aggregate") is not None:
             fields = {**_of_aggregates(fields["aggregate"]), **fields}
+        elif is_table(fields):
+            fields = {**OF_TABLE, **fields}
         identity = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
         if identity == LINEAGE or (
             isinstance(identity, dict) and identity.keys() & {"source", "sink"}
@@ -356,14 +383,26 @@ class Contract(BaseModel):
     def across(self, has_source_cluster: bool = False) -> bool:
         """Whether source and sink are on different clusters. `has_source_cluster`: the command
         names the source's."""
+        if self.table is not None:
+            return has_source_cluster
         sink = None if self.sink is None else self.sink.cluster
         return has_source_cluster or self.source.cluster != sink
+
+    @property
+    def table(self) -> Table | None:
+        """The table that is the sink; None for topics."""
+        return None if self.sink is None else self.sink.table
 
     @property
     def of(self) -> Topic:
         """The sink of a contract for one sink."""
         assert self.sink is not None, "a contract with several sinks is one for each"
         return self.sink
+
+    @property
+    def sink_cluster(self) -> str | None:
+        """The cluster that judges the sink; of a table, that of its source."""
+        return self.of.cluster if self.table is None else self.source.cluster
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -377,8 +416,10 @@ class Contract(BaseModel):
         if self.require is not None:
             return self.require
         ordered = self.order is not Order.NONE
+        of_table = self.table is not None
+        required = required_of_table(self.guarantee) if of_table else REQUIRED[self.guarantee]
         return (
-            *(kind for kind in REQUIRED[self.guarantee] if kind != "order" or ordered),
+            *(kind for kind in required if kind != "order" or ordered),
             *self.required_by_terms,
         )
 
@@ -426,12 +467,13 @@ class Contract(BaseModel):
             ),
             sink_fields=_fields(
                 match.sink,
-                *self._compared,
+                *(() if self.table is not None else self._compared),
                 *(() if letters is None else (letters.origin,)),
                 *of_sink,
             ),
             letters=letters,
             aggregate=None if aggregate is None else aggregate.terms,
+            table=None if self.table is None else self.table.terms(self.tolerance),
         )
 
     @property
@@ -447,14 +489,22 @@ class Contract(BaseModel):
 
     @property
     def _compared(self) -> tuple[str, ...]:
-        return tuple(
-            f"{VALUE_FIELD}:{path}" for path in (self.value if isinstance(self.value, dict) else ())
-        )
+        where = VALUE_FIELD if self.table is None else COLUMN
+        return tuple(f"{where}:{name}" for name in self._value_by_name)
+
+    @property
+    def _value_by_name(self) -> Mapping[str, str]:
+        """The expressions of `value` by field of the output, or by column of the row."""
+        if not isinstance(self.value, dict):
+            return {}
+        if self.table is None:
+            return self.value
+        return {column_of(path): text for path, text in self.value.items()}
 
     @property
     def _value_in_sql(self) -> str | None:
         return (
-            each_in_sql(self.value)
+            each_in_sql(self._value_by_name)
             if isinstance(self.value, dict)
             else (None if self.value is None else in_sql(self.value))
         )
@@ -652,14 +702,22 @@ class _Disagreement:
 
 
 def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
-    if contract.unique is not None:
+    if contract.unique is not None and contract.table is None:
         yield from _beside_unique(contract, across)
         if contract.sink is not None:
             yield from _of_topics(contract.sink, "sink")
         return
-    if contract.aggregate is not None:
+    if contract.aggregate is not None and contract.table is None:
         yield from _beside_aggregate(contract, contract.aggregate, across)
         return
+    if contract.table is not None:
+        for why, place, of in disagreements(dict(contract), contract.table, across):
+            yield _Disagreement(why, place, of)
+        yield from _of_topics(contract.source, "source")
+        yield from _of_one(contract, (), False)
+        return
+    for why, place, of in without_table(dict(contract)):
+        yield _Disagreement(why, place, of)
     if (contract.sink is None) == (contract.sinks is None):
         yield _Disagreement("give either sink or sinks", ("sink",), ("sink", "sinks"))
         return

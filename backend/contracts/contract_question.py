@@ -26,6 +26,8 @@ def question_of(
     """
     if contract.unique is not None:
         return _question_of_sink(contract, cluster)
+    if contract.table is not None:
+        return _question_of_table(contract, cluster)
     of_source = source_cluster or cluster
     source, sinks = (
         [
@@ -83,6 +85,28 @@ def _question_of_sink(contract: Contract, cluster: Cluster) -> Question:
         order=contract.order,
         agreed=contract.terms(None),
         foreign=True,
+    )
+
+
+def _question_of_table(contract: Contract, cluster: Cluster) -> Question:
+    """Return the question of a contract about a table. The offsets of its group are taken here,
+    before the table is read. Raises ContractError, ClusterError."""
+    where = "topic" if contract.source.topics is None else "topics"
+    bounds = [_bounds(contract, cluster, name, ("source", where)) for name in contract.source.names]
+    source = join(bounds)
+    offsets = None if contract.group is None else _offsets(contract, cluster, source)
+    return Question(
+        source=source,
+        sink=contract.of.names[0],
+        guarantee=contract.guarantee,
+        identity=contract.by,
+        expected=contract.expected,
+        order=contract.order,
+        agreed=contract.terms(offsets),
+        foreign=True,
+        group=contract.group,
+        origins=fetch_origins(cluster.address, None, contract.source.names, ()),
+        due=offsets,
     )
 
 

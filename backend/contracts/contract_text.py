@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from topicproof.backend.contracts.contract import LINEAGE, PLACEHOLDER, Contract
+from topicproof.validators.columns import COLUMN
 from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD
 from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.question import Question
@@ -53,7 +54,7 @@ def side_of(label: str) -> Any:
     how, _, name_or_path = label.partition(" ")
     if label in LABELS:
         return label
-    if how in ("header", "json", VALUE_FIELD, KEY_FIELD) and name_or_path.strip():
+    if how in ("header", "json", COLUMN, VALUE_FIELD, KEY_FIELD) and name_or_path.strip():
         return {how: name_or_path.strip()}
     return {"json": label} if label.startswith("$") else {"header": label}
 

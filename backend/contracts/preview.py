@@ -13,6 +13,7 @@ from topicproof.backend.contracts.contract import Contract, make_contract
 from topicproof.backend.contracts.dead_letter_topics import named_place
 from topicproof.backend.contracts.draft_expectation import EDGE
 from topicproof.backend.contracts.sample import Sample, outputs_of_lineage, texts_at
+from topicproof.backend.contracts.sink_table import is_table
 from topicproof.backend.errors import ContractError
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.expected import Expect
@@ -128,8 +129,9 @@ class Preview:
 
 def identity_only(fields: Mapping[str, Any]) -> Contract | None:
     """Return a contract with the identity and the expectation of fields whose other terms may be
-    wrong. None if the identity is wrong, if it is of several topics, or of aggregates."""
-    if fields.get("aggregate") is not None:
+    wrong. None if the identity is wrong, if it is of several topics, of aggregates, or of a
+    table."""
+    if fields.get("aggregate") is not None or is_table(fields):
         return None
     identity_fields = {
         name: fields[name] for name in ("source", "sink", "identity") if name in fields

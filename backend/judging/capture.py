@@ -78,12 +78,30 @@ def capture_topics(
     Raises ClusterError, TopicError, SparkError, EvidenceError; ReadingsNeeded if folded readings
     are not enough.
     """
+
+    def take() -> Capture:
+        bounded = bound(sides, question)
+        capture = _fold(spark, bounded) if folded else _read(spark, bounded, evidence)
+        return with_circumstances(capture, bounded)
+
+    return guarded(spark, sides, question, evidence, take, folded=folded)
+
+
+def guarded(
+    spark: SparkSession,
+    sides: Sides,
+    question: Question,
+    evidence: Path,
+    take: Callable[[], Capture],
+    *,
+    folded: bool = False,
+) -> Capture:
+    """Return what `take` captures; a capture of nothing if a topic vanished meanwhile. Raises what
+    `take` raises; ReadingsNeeded if that happened and readings are `folded`."""
     origins = origins_of(question)
     try:
         with interrupted_without(spark, sides, origins):
-            bounded = bound(sides, question)
-            capture = _fold(spark, bounded) if folded else _read(spark, bounded, evidence)
-            capture = with_circumstances(capture, bounded)
+            capture = take()
         replaced = capture.circumstances.replaced
         if not capture.circumstances.vanished:
             return capture
@@ -117,8 +135,8 @@ def _read(
     Spark's range, since it cannot hold them."""
     sides, sink, source = bounded.sides, bounded.sink, bounded.source
     logs = _scan_logs(spark, bounded)
-    read_source = _reader(spark, sides.source, logs.source, clamped)
-    read_sink = _reader(spark, sides.sink, logs.sink, clamped)
+    read_source = reader_of(spark, sides.source, logs.source, clamped)
+    read_sink = reader_of(spark, sides.sink, logs.sink, clamped)
     folder = FrameFolder(evidence, bounded.offsets)
 
     def reading(reader: Reader, bounds: Bounds, level: Witness, name: str) -> DataFrame:
@@ -136,8 +154,10 @@ def _read(
         readings = Readings(committed.result(), uncommitted.result(), inputs.result())
         capture = replace(
             _capture(bounded, readings, kafka),
-            aborted=_aborted(read_source, source, kafka.source_batches, readings.inputs, folder),
-            pending=_pending(read_source, bounded.question, folder),
+            aborted=keep_aborted(
+                read_source, source, kafka.source_batches, readings.inputs, folder
+            ),
+            pending=keep_pending(read_source, bounded.question, folder),
         )
         capture = replace(capture, notes=(*capture.notes, *map(_clamped_note, sorted(clamped))))
         fetch(spark, evidence)
@@ -171,7 +191,7 @@ def _capture(bounded: BoundedQuestion, readings: Readings | Folded, kafka: _Answ
     )
 
 
-def _reader(
+def reader_of(
     spark: SparkSession, address: Address, batches: pa.Table, clamped: frozenset[str]
 ) -> Reader:
     options = source_options(address, batches)
@@ -289,7 +309,7 @@ def _ask_kafka(bounded: BoundedQuestion, logs: _Logs) -> _Answers:
     )
 
 
-def _pending(reader: Reader, question: Question, folder: FrameFolder) -> DataFrame | None:
+def keep_pending(reader: Reader, question: Question, folder: FrameFolder) -> DataFrame | None:
     """Read and keep the source's records at and above its last stable offset. None without any, or
     by lineage."""
     open_ = [p for p in question.source.partitions if p.lso < p.hw]
@@ -333,15 +353,15 @@ def _ask_coordinator(bounded: BoundedQuestion) -> Coordinator | None:
     )
 
 
-def _aborted(
+def keep_aborted(
     reader: Reader,
     source: Bounds,
     batches: pa.Table,
     inputs: DataFrame,
     folder: FrameFolder,
 ) -> DataFrame | None:
-    """Read and keep the aborted records of the judged range. None if the raw log shows no aborted
-    transaction."""
+    """Read and keep the aborted records of the judged range. None if the raw log, `batches`, shows
+    no aborted transaction."""
     if not _has_aborted(batches, source):
         return None
     judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))

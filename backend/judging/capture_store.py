@@ -39,8 +39,9 @@ from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.backend.yaml_fields import is_topic_name
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
+from topicproof.validators.columns import COLUMN, COLUMNS_MAX, is_type
 from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution, Coordinator
-from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
+from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field, path_of
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, Origin
@@ -332,8 +333,14 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
             parse_path(name_or_path)
         elif how in (VALUE_FIELD, KEY_FIELD):
             parse_field(name_or_path)
-        elif how != "header" and side not in ("key", "value"):
+        elif how not in ("header", COLUMN) and side not in ("key", "value"):
             raise EvidenceError(f"{evidence / TAKEN}: {side[:80]!r} names no identity.")
+    table = question.agreed.table
+    types = {} if table is None else table.types
+    if len(types) > COLUMNS_MAX or not all(map(is_type, types.values())):
+        raise EvidenceError(f"{evidence / TAKEN}: a column has a type that no table has.")
+    if table is not None and not set(types) >= set(map(path_of, question.agreed.compared)):
+        raise EvidenceError(f"{evidence / TAKEN}: a compared column has no type.")
     for bounds in (question.source, sink):
         for partition_bounds in bounds.partitions:
             offsets = (partition_bounds.start, partition_bounds.lso, partition_bounds.hw)

@@ -64,6 +64,38 @@ def with_circumstances(capture: Capture, bounded: BoundedQuestion) -> Capture:
     return replace(capture, circumstances=circumstances)
 
 
+def with_circumstances_of_source(
+    capture: Capture,
+    sides: Sides,
+    first_look: Bounds,
+    *,
+    changed_rows: int | None,
+    group_offsets: Mapping[int, int] | None,
+) -> Capture:
+    """Return the capture of a table with observations on its source. `first_look`: the source's
+    bounds before. `changed_rows`: the rows of a table that has changed meanwhile; None: it has
+    not."""
+    question = capture.question
+    assert capture.source_batches is not None and question.origins is not None
+    end, policies = _now(sides.source, question.source)
+    growth = _growth("source", first_look, end)
+    if changed_rows is not None:
+        growth.append(Growth("sink", 0, changed_rows, changed_rows))
+    replaced = replaced_topics(sides, question.topic_ids, question.origins)
+    circumstances = Circumstances(
+        looked=True,
+        source_removed=_removed(capture.source_batches, question.source, end),
+        growth=tuple(growth),
+        watched=True,
+        source_lso={p.partition: p.lso for p in question.source.partitions},
+        offsets_after=group_offsets,
+        policies=policies,
+        replaced=replaced,
+        vanished=any(SINCE_CAPTURED in clause for clause in replaced),
+    )
+    return replace(capture, circumstances=circumstances)
+
+
 def _incarnations(capture: Capture) -> tuple[Incarnation, ...]:
     """Return the source topics that outputs precede. Recorded ids decide where there are some."""
     question = capture.question

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from topicproof.backend.address import Sides
-from topicproof.backend.errors import ShellFailed
+from topicproof.backend.errors import ShellFailed, UsageError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.by_hand import strike_notes
@@ -33,6 +33,8 @@ from topicproof.backend.judging.capture_store import (
 )
 from topicproof.backend.judging.decoding import FOLDER as DECODED_FOLDER, with_schemas
 from topicproof.backend.judging.ledger_input import ledger_of
+from topicproof.backend.judging.table_capture import capture_table
+from topicproof.backend.judging.table_rows import TableSink
 from topicproof.backend.services.spark_session import failed
 from topicproof.backend.storage import discard, fetch
 from topicproof.validators.expectation import MOVEMENT
@@ -82,6 +84,8 @@ class JudgeOptions:
     """Called at the start of each step."""
     formats: SideFormats = WITHOUT_REGISTRY
     """Decode the fields that the question names."""
+    table: TableSink | None = None
+    """The table that is the sink; None for topics."""
     run_accounts: RunAccounts = NOTHING_RECORDED
     """What the run that wrote the sink recorded."""
 
@@ -98,10 +102,13 @@ def judge_topics(
     folder: Path,
     options: JudgeOptions = WITHOUT_OPTIONS,
 ) -> Report:
-    """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
-    Raises ClusterError, TopicError, SparkError, EvidenceError."""
+    """Judge a sink, a topic or a table, against its source. Writes `report.json` and the evidence
+    into `folder`. Raises ClusterError, TopicError, SparkError, EvidenceError; of a table what
+    `capture_table` raises."""
+    if question.agreed.table is not None and options.table is None:
+        raise UsageError("A table is judged by `topicproof check` alone.")
     question = identify(sides, question)
-    is_foldable = options.payloads is Payloads.NONE and not sides.across
+    is_foldable = options.payloads is Payloads.NONE and not sides.across and options.table is None
     try:
         folded = is_foldable and is_provable(question, folded=True)
         report = _judge_once(spark, sides, question, folder, options, folded=folded)
@@ -128,7 +135,10 @@ def _judge_once(
     enough."""
     empty(spark, folder / EVIDENCE)
     options.on_step(READING)
-    capture = capture_topics(spark, sides, question, folder / EVIDENCE, folded=folded)
+    if options.table is not None:
+        capture = capture_table(spark, sides, question, options.table, folder / EVIDENCE)
+    else:
+        capture = capture_topics(spark, sides, question, folder / EVIDENCE, folded=folded)
     if not folded:
         capture = with_schemas(capture, options.formats)
     # No other witness may speak about topics that vanished.

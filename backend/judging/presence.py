@@ -93,6 +93,7 @@ def capture_of_nothing(
         for name in (COMMITTED, UNCOMMITTED, INPUTS)
     )
     log = SCHEMA.empty_table().drop_columns("inflated")
+    sink_log = log if question.agreed.table is None else None
     return Capture(
         # No other witness may speak about records that were not read.
         replace(
@@ -106,7 +107,7 @@ def capture_of_nothing(
         ),
         sink,
         Readings(committed, uncommitted, inputs),
-        log,
+        sink_log,
         None,
         log,
         circumstances=Circumstances(looked=True, replaced=replaced, vanished=True),

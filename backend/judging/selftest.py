@@ -38,6 +38,7 @@ SCRATCH = "self-test"
 OF_AGGREGATES = (
     "outputs are aggregates of many inputs, and the faults that it injects are of single outputs"
 )
+OF_TABLE = "the sink is a table, and the faults that it injects are of records in transactions"
 WITHOUT_RECORDS = "the evidence was kept without payloads, so it has no record to change"
 KEPT = "self-test.json"
 """File in a run's folder: the faults caught, and the evidence tested."""
@@ -54,7 +55,8 @@ class SelfTest:
 def self_test(spark: SparkSession, folder: Path) -> SelfTest:
     """Inject faults into copies of the evidence in `folder`, and return what was caught. Nothing
     is injected if no transaction holds four distinct committed outputs, if the contract requires
-    none of the injected kinds, if outputs are aggregates, or if the readings are folded.
+    none of the injected kinds, if outputs are aggregates or rows of a table, or if the readings are
+    folded.
 
     Raises SelfTestError if an injection is not found exactly once; EvidenceError, SparkError.
     """
@@ -66,6 +68,8 @@ def self_test(spark: SparkSession, folder: Path) -> SelfTest:
             return SelfTest(reason=WITHOUT_RECORDS)
         if capture.question.agreed.aggregate is not None:
             return SelfTest(reason=OF_AGGREGATES)
+        if capture.question.agreed.table is not None:
+            return SelfTest(reason=OF_TABLE)
         ledger = ledger_of(spark, capture, scratch / "before")
         sink = _told_apart(_of_one_outcome(ledger), capture)
         question, after = capture.question, judged_after(ledger)

@@ -13,6 +13,8 @@ import anyio
 import anyio.to_thread
 from pydantic import Field
 
+from topicproof.backend.contracts.contract import make_contract, parse_fields
+from topicproof.backend.contracts.sink_table import require_below
 from topicproof.backend.evidence.copy import without_headers, without_values
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.history.audit import require_noted
@@ -100,7 +102,11 @@ class HistoryTools:
         history = self.desk.history()
         # Before it is looked for: what there is, is for those who may check.
         require_noted(history, Action.CHECK, label)
-        run_id = start_kept_check(history, find(history, label))
+        contract = find(history, label)
+        table = make_contract(parse_fields(contract.text, contract.label)).table
+        if table is not None:
+            require_below(table, history.settings.tables, is_restricted=True)
+        run_id = start_kept_check(history, contract)
         self.desk.checks.append(run_id)
         return run_id
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topicproof.backend.contracts.contract_text import identity_terms
+from topicproof.backend.contracts.sink_table import require_below
 from topicproof.backend.doctor.workers import require_workers
 from topicproof.backend.errors import CheckStopped, EvidenceError, TopicproofError
 from topicproof.backend.evidence.attestation import attest, usable_key
@@ -21,6 +22,7 @@ from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import write_text
 from topicproof.backend.judging.judge import WRITING, JudgeOptions, judge_topics
+from topicproof.backend.judging.table_rows import TableSink
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.lifeline import check_lifeline, kafka_service, spark_service
@@ -50,6 +52,8 @@ class CheckOptions:
     """All, or none in the evidence."""
     source_side: Settings | None = None
     """The settings of the source's cluster, if it is not that of the services."""
+    table: TableSink | None = None
+    """The table that is the sink; None for topics."""
     keeps_contract: bool = False
     """Whether the contract becomes the next version of its name, once there is a verdict."""
 
@@ -81,6 +85,9 @@ def check(
         **({"contract_version": options.version} if options.version else {}),
     }
     require_noted(history, Action.CHECK, f"{source} and {sink}")
+    if options.table is not None:
+        is_restricted = settings.login is not None or history.by.authenticated
+        require_below(options.table.table, settings.tables, is_restricted=is_restricted)
     # Rather now than after an hour of judging: the key may be in a device that is not there.
     usable_key(settings).sign(b"Topicproof tries its key before a check.")
     chosen = SideSettings(settings, options.source_side)
@@ -90,13 +97,21 @@ def check(
     entry = history.create("check", "check", plan)
     where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
     by = (history.by,)
-    facts = Facts(source=source, sink=sink, also=question.also, cluster=where, launched_by=by)
+    facts = Facts(
+        source=source,
+        sink=sink,
+        also=question.also,
+        database=None if options.table is None else options.table.table.location,
+        cluster=where,
+        launched_by=by,
+    )
     history.remember(entry.id, facts)
     note(history, Action.CHECK, f"{entry.id}: {source} and {sink}")
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id
+    of_cluster = source if options.table is not None else sink
     required_services = [
-        kafka_service(Cluster(services.address), sink),
+        kafka_service(Cluster(services.address), of_cluster),
         spark_service(services.spark_remote),
     ]
     if chosen.other is not None:
@@ -135,6 +150,7 @@ def check(
                         payloads=options.payloads,
                         on_step=on_step,
                         formats=formats,
+                        table=options.table,
                     ),
                 )
         if options.payloads is Payloads.NONE:

@@ -30,11 +30,13 @@ RUNS_MAX = 1_000
 
 def outdated_ids(history: History, address: Address, question: Question) -> Mapping[str, str]:
     """Return the recorded ids of source topics that have other ids now. Empty if records are not
-    matched by lineage, or if the topics are on two clusters. Raises ClusterError, TopicError.
+    matched by lineage, if the topics are on two clusters, or if the sink is a table. Raises
+    ClusterError, TopicError.
 
     Only runs that wrote the present sink count: a sink that was made again holds none of their
     outputs."""
-    if question.identity is not Identity.LINEAGE or question.across:
+    is_table = question.agreed.table is not None
+    if question.identity is not Identity.LINEAGE or question.across or is_table:
         return {}
     sources, sinks = question.source.topics, (question.sink, *question.also)
     present: Mapping[str, str | None] = {}

@@ -60,7 +60,7 @@ def settings_of_sides(
     Raises UsageError if the contract names a cluster that is unknown, or that of the sink alone;
     or if the source's cluster has no address.
     """
-    sink, name = terms.of.cluster, terms.source.cluster
+    sink, name = terms.sink_cluster, terms.source.cluster
     if name is not None and source is not None:
         raise UsageError(
             f"The contract already names the source's cluster {name}. Remove the options"

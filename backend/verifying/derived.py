@@ -41,6 +41,7 @@ from topicproof.backend.evidence.page import page_time, write_page
 from topicproof.backend.evidence.read_limits import read_json
 from topicproof.backend.evidence.signed import read_signoffs
 from topicproof.backend.storage import sent
+from topicproof.validators.columns import COLUMN
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
@@ -65,6 +66,7 @@ _SPELLED = (
     "source_fields",
     "sink_fields",
     "aggregate",
+    "table",
 )
 """Terms that are compared in another spelling (`compared_terms`)."""
 _IMPLIED = ("repeats", "losses", "compared", "group")
@@ -210,6 +212,8 @@ def compared_terms(
             if agreed.aggregate is None
             else agreed.aggregate.rewritten(lambda _name, text: stored_sql(text))
         ),
+        # The types of its columns are known once the table was looked at.
+        "table": None if agreed.table is None else replace(agreed.table, types={}),
         "fields of the source": agreed.source_fields,
         "fields of the sink": agreed.sink_fields,
         "order": str(order),
@@ -260,7 +264,9 @@ def _identity_terms(identity: Any) -> dict[str, Any]:
     whatever is matched by its content."""
     from topicproof.backend.contracts.contract import make_contract  # late, as above
 
-    topics = {"source": {"topic": "source"}, "sink": {"topic": "sink"}}
+    topics: dict[str, Any] = {"source": {"topic": "source"}, "sink": {"topic": "sink"}}
+    if isinstance(identity, Mapping) and COLUMN in str(identity.get("sink")):
+        topics["sink"] = {"table": {"format": "parquet", "path": "/table", "key": ["key"]}}
     contract = make_contract({**topics, "identity": identity})
     terms = {"identity": str(contract.by)}
     if identity in (str(Identity.LINEAGE), str(Identity.KEY)):

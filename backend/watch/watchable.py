@@ -86,6 +86,10 @@ def _reasons(contract: Contract) -> Iterator[tuple[Place, str]]:
         why = "an aggregate is of all inputs since the beginning. `topicproof check` judges it"
         yield ("aggregate",), why
         return
+    if contract.table is not None:
+        why = "a watch reads topics, and a table has no offsets to go on from. Use a check instead"
+        yield ("sink", "table"), why
+        return
     for side, topic in (("source", contract.source), ("sink", contract.sink)):
         if topic is not None and len(topic.names) > 1:
             yield (side, "topics"), "several topics as one are judged by `topicproof check`"

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.app.conftest import OpenPage, texts
@@ -18,12 +20,15 @@ from topicproof.app.session import run_reads
 from topicproof.app.verdict import signoff_form
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.address import Address
-from topicproof.backend.errors import CheckStopped, EvidenceError, TopicError
+from topicproof.backend.contracts.contract import make_contract, parse_fields
+from topicproof.backend.contracts.contract_question import question_of
+from topicproof.backend.errors import CheckStopped, EvidenceError, TopicError, UsageError
 from topicproof.backend.evidence.folder import CONTRACT, REPORT, evidence_in
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.kept_contracts import versions
 from topicproof.backend.history.run_state import Facts, RunResults, StageVerdict
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.judging.table_rows import TableSink
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.check import CheckOptions, check
 from topicproof.backend.runs.stage_verdicts import stage_folder
@@ -124,6 +129,51 @@ def test_a_check_that_is_violated_leads_to_where_it_shows(
     assert "check-of-nobody has no verdict on" in texts(newest)
     assert "Gaps" not in [box.proto.title for box in newest.warning]
     history.forget(later.id)
+
+
+def test_a_verdict_on_a_table_leads_to_no_page_of_a_topic(
+    open_page: OpenPage,
+    at_home: Settings,
+    cluster: Services,
+    finished: Finished,
+    tmp_path: Path,
+) -> None:
+    """Story: somebody checks the files that a job wrote. One row is missing and one is there twice.
+    The page speaks of rows, and its links lead to the inputs alone: Kafka has no table. Where a
+    setting names the places of tables, no other one is read."""
+    bounds = Cluster(cluster.address).bounds(finished.source)
+    places = [(p.partition, offset) for p in bounds.partitions for offset in range(p.start, p.lso)]
+    places[0] = places[1]
+    columns = dict(zip(("p", "o"), zip(*places, strict=True), strict=True))
+    (tmp_path / "lines").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "lines" / "part.parquet")
+    text = (
+        f"source: {{topic: {finished.source}}}\nsink: {{table: {{format: parquet,"
+        f" path: {tmp_path / 'lines'}, origin: {{partition: p, offset: o}}}}}}\n"
+    )
+    contract = make_contract(parse_fields(text))
+    assert contract.table is not None
+    options = CheckOptions(
+        "lines.yaml", None, {CONTRACT: text}, table=TableSink(contract.table, contract.yaml_fields)
+    )
+    history, question = History(at_home), question_of(contract, Cluster(cluster.address))
+    closed = at_home.model_copy(update={"tables": "/data, s3a://bucket"})
+    with pytest.raises(UsageError, match="lies below no place of the setting TOPICPROOF_TABLES"):
+        check(closed, cluster, history, question, options)
+    report = check(at_home, cluster, history, question, options)
+    assert report.run is not None
+    assert {each.kind: each.count for each in report.findings if each.count} == {
+        "gap": 1,
+        "duplicate": 1,
+    }
+    app = open_page("verdict", run=report.run)
+    assert not app.exception
+    said = texts(app)
+    assert "rows matched by lineage" in said.replace("*", "")
+    assert f"{len(places):,}** rows" in said
+    labels = [link.label.replace("\\", "") for link in app.page_link]
+    assert "Compare both levels of the sink" not in labels
+    assert [label for label in labels if "@" in label] == [f"input {finished.source}-0@0"]
 
 
 def test_a_row_of_a_table_is_no_place_in_kafka(

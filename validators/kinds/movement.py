@@ -39,6 +39,8 @@ def find(ledger: Ledger) -> DataFrame | None:
             f"Partition {partition} of {topic} grew from {growth.before:,} to {growth.after:,}"
             " offsets during the check."
         )
+        if growth.side == "sink" and ledger.question.agreed.table is not None:
+            why = f"The table {topic} changed during the check."
         sink = (growth.partition, None) if growth.side == "sink" else (None, None)
         source = (bounds.topic, growth.partition) if growth.side == "source" else (None, None)
         rows.append((*sink, *source, None, None, None, None, growth.after - growth.before, why))

@@ -139,6 +139,9 @@ def _with_reason(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
 
 def _unknown(ledger: Ledger) -> Column:
     """Formulates why no input is known for a record."""
+    if not ledger.by_key and ledger.question.agreed.table is not None:
+        topic = ledger.question.source.topic
+        return F.lit(f"Its origin columns name no place that {topic} could have.")
     if not ledger.by_key:
         return F.lit(
             f"It has no lineage header that names an input of {ledger.question.source.topic}."

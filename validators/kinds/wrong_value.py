@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, functions as F
 
+from topicproof.validators.columns import COLUMNS_SHOWN, differing
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import undecodable
@@ -62,6 +63,11 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = rows.join(
         ledger.values.records.select("partition", "offset", "value"), ["partition", "offset"]
     )
+    table = ledger.question.agreed.table
+    if table is not None:
+        rows = rows.withColumn("differences", differing("wanted", "value", table))
+        # Of floating numbers, some differ by less than the tolerance.
+        rows = rows.where((F.size("differences") > 0) | _is_undecoded())
     why = F.concat(
         F.lit(f"{WRONG}: it is "),
         shown("value"),
@@ -69,9 +75,34 @@ def find(ledger: Ledger) -> DataFrame | None:
         shown("wanted"),
         F.lit(" is expected."),
     )
+    if table is not None:
+        why = F.concat(F.lit(f"{WRONG}: "), _of_columns(), F.lit("."))
     unclear = "It cannot be compared: its value or its input cannot be decoded."
     why = F.when(_is_undecoded(), F.lit(unclear)).otherwise(why)
     return evidence(rows, F.lit(0), why, _cause(ledger))
+
+
+def _of_columns() -> Column:
+    """Formulates what differs in a row of a table: `amount is "5", and "10" is expected; ...`."""
+
+    def clause(difference: Column) -> Column:
+        actual, required = (
+            _shown_text(difference.getField(side)) for side in ("actual", "required")
+        )
+        name, expected = difference.getField("name"), F.lit(" is expected")
+        return F.concat(name, F.lit(" is "), actual, F.lit(", and "), required, expected)
+
+    clauses = F.array_join(F.transform(F.slice("differences", 1, COLUMNS_SHOWN), clause), "; ")
+    more = F.format_string("; and %d more columns", F.size("differences") - COLUMNS_SHOWN)
+    return F.concat(clauses, F.when(F.size("differences") > COLUMNS_SHOWN, more).otherwise(""))
+
+
+def _shown_text(text: Column) -> Column:
+    """Formats the text of a column for a person; long ones are cut."""
+    plain = F.regexp_replace(F.substring(text, 1, CHARACTERS_MAX), r"\p{Cntrl}", "\ufffd")
+    rest = F.format_string("… (%,d characters)", F.length(text))
+    cut = F.when(F.length(text) > CHARACTERS_MAX, rest).otherwise("")
+    return F.when(text.isNull(), "NULL").otherwise(F.concat(F.lit('"'), plain, F.lit('"'), cut))
 
 
 def _cause(ledger: Ledger) -> Column:

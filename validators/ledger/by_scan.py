@@ -150,7 +150,11 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         ),
         written=written,
         identities=(lambda: _identities(ledger_input, counts)[0]) if question.by_key else None,
-        sink_keys=(lambda: _sink_keys(ledger_input)) if question.by_key else None,
+        sink_keys=(
+            (lambda: _sink_keys(ledger_input))
+            if question.by_key or (question.agreed.table and question.agreed.table.key)
+            else None
+        ),
     )
     return Counts(
         frames=frames,
@@ -264,8 +268,13 @@ def _identities(
 
 
 def _sink_keys(ledger_input: LedgerInput) -> DataFrame:
+    """Returns what the sink's records hold; by the columns of a table's key where it has one, since
+    people look for a row by these."""
+    agreed = ledger_input.question.agreed
+    has_key = agreed.table is not None and bool(agreed.table.key)
+    identity = F.col("key") if has_key else agreed.match.of_sink()
     return ledger_input.records.uncommitted.select(
-        "partition", "offset", ledger_input.question.agreed.match.of_sink().alias("source_key")
+        "partition", "offset", identity.alias("source_key")
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
+from topicproof.validators.columns import compared_columns
 from topicproof.validators.contract_terms import ContractTerms, broken_text, compared_value, digest
 from topicproof.validators.decoded import path_of, text_of, undecoded
 from topicproof.validators.expected import COUNT_MAX, NUMBERED, outputs_of, record
@@ -195,7 +196,10 @@ def values_wanted(
         return None
     inputs = source.where(between("partition", "offset", bounds, "lso"))
     broken = broken_text(agreed)
-    required_value = F.when(~broken, F.expr(agreed.value).cast("string").cast("binary"))
+    required_value = F.expr(agreed.value).cast("string").cast("binary")
+    if agreed.table is not None:
+        required_value = compared_columns(required_value, agreed.table.types)
+    required_value = F.when(~broken, required_value)
     unknown = (undecoded().isNotNull() if agreed.source_fields else F.lit(False)) | broken
     required = record(inputs, bounds).select(
         F.col(NUMBERED).alias("source_partition"),

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
+from topicproof.validators.columns import column_text
 from topicproof.validators.decoded import text_of
 from topicproof.validators.expected import outputs_of
 from topicproof.validators.finding import Bounds, Fate
@@ -62,7 +63,7 @@ class Match:
     """What serves as the key on each side: `key`, `value`, `header:NAME` (the last header of that
     name), `json:PATH` (a path into the value, such as `json:$.id`, with exact text:
     validators/json_path.py), `field:PATH` or `key_field:PATH` (a field of the decoded value or key:
-    validators/decoded.py)."""
+    validators/decoded.py), `column:NAME` (of a row of a table: validators/columns.py)."""
 
     source: str = KEY
     sink: str = KEY
@@ -93,6 +94,8 @@ def _held(by: str) -> Column:
             return last_header(name)
         case "json":
             return exact_text(F.col("value").cast("string"), parse_path(name)).cast("binary")
+        case "column":
+            return column_text(name).cast("binary")
         case "field" | "key_field":
             return text_of(by).cast("binary")
         case _:

@@ -14,6 +14,7 @@ from topicproof.backend.contracts.contract import Contract
 from topicproof.backend.contracts.contract_text import identity_terms, identity_words
 from topicproof.backend.verifying.derived import PLAN, asked_contradictions, compared_terms
 from topicproof.validators.aggregate import AggregatedValue, AggregateTerms, Function
+from topicproof.validators.columns import TableTerms
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expectation import BY_CONTRACT
 from topicproof.validators.expected import Expected
@@ -35,6 +36,7 @@ CHANGED: dict[str, Any] = {
     "aggregate": AggregateTerms(
         "key", (AggregatedValue(Function.COUNT, of=None, field=None),), "key"
     ),
+    "table": TableTerms(key=("id",)),
     "source_fields": ("id",),
     "sink_fields": ("id",),
 }
