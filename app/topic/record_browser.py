@@ -62,6 +62,8 @@ ALONE = 1.0, 0.001
 """The same while no record is open. Two columns all the time: the list keeps its position."""
 SHORT_COLUMNS = ("partition", "offset", "fate", "key", "value")
 """Columns of the list beside an open record, which shows the others."""
+LEFT_OUT = ("headers", "producer")
+"""Columns that an open record shows: without them, values have more room."""
 
 
 def go(selection: TopicsState) -> None:
@@ -400,9 +402,12 @@ def listing(selection: TopicsState, rows: Sequence[Row], chosen: Row | None) -> 
         placeholder="null",
         alt=f"Records of {selection.topic}, {where}",
         column_config=columns(),
-        column_order=None
-        if chosen is None
-        else [name for name in table if name in (*SHORT_COLUMNS, *selection.fields)],
+        column_order=[
+            str(name)
+            for name in table
+            if name in selection.fields
+            or (name not in LEFT_OUT if chosen is None else name in SHORT_COLUMNS)
+        ],
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
