@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -17,7 +16,6 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard, require_closed, require_port
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import without_token
-from topicproof.backend.services.warm_up import warming_up
 from topicproof.backend.settings import DASHBOARD_PORT, Settings
 from topicproof.backend.watch.cluster_look import cluster_id
 from topicproof.backend.watch.state_file import is_watched
@@ -53,9 +51,6 @@ def up(
         stopping() as stop,
         services(settings, say=say) as running,
         dashboard(settings, port) as address,
-        nullcontext()
-        if demo or settings.spark_remote is not None
-        else warming_up(settings, running.spark_remote),
     ):
         spark = without_token(running.spark_remote)
         say(f"Kafka {running.bootstrap}, Spark {spark}")
