@@ -51,9 +51,11 @@ class ClassArchive:
         return bool(self.options)
 
     def begin(self) -> None:
-        """Make its folder, closed to others."""
+        """Make its folder, closed to others. It is not used meanwhile: Java writes no archive while
+        it reads one."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.unfinished.unlink(missing_ok=True)
+        for path in (self.unfinished, self.path):
+            path.unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Put what was written in its place, and remove what was there for other jars or another

@@ -96,6 +96,12 @@ def test_an_archive_that_others_may_have_written_is_not_used(
     assert archive.options == () and not archive.exists
 
 
+def test_an_archive_is_not_used_while_it_is_written_again(archive: ClassArchive) -> None:
+    """Story: the jars of one server have changed, so the archives of both are made again."""
+    archive.begin()
+    assert archive.options == ()
+
+
 def test_other_jars_are_another_archive(archive: ClassArchive, tmp_path: Path) -> None:
     """Story: the project is updated, and its jars with it. The old archive goes when the new one is
     made."""
