@@ -17,6 +17,8 @@ UNSEEN = (
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     # Letters and marks without a shape (Unicode: Default_Ignorable_Code_Point).
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0"
+    # Fillers that fonts draw as nothing: of Braille, of music, of the Khitan script.
+    "\u2800\U0001d159\U00016fe4"
     # Line and paragraph separators, and halves of surrogate pairs.
     "\u2028\u2029\ud800-\udfff"
 )

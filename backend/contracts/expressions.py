@@ -202,6 +202,12 @@ def require_little_together(texts: Iterable[str]) -> None:
     limits.require_little_together(_check(parse(text), text, COLUMNS)[1] for text in texts)
 
 
+def require_little_of_stored(texts: Iterable[str]) -> None:
+    """Raises ValueError as `require_little_together`, for what evidence keeps of expressions."""
+    columns = (*COLUMNS, DECODED)
+    limits.require_little_together(_check(parse(text), text, columns)[1] for text in texts)
+
+
 def texts_of_fields(tree: Node) -> tuple[Node, ...]:
     """Return the expressions of several fields that `each_in_sql` has put into one; empty for any
     other tree."""

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from topicproof.backend.characters import visible
 from topicproof.backend.contracts.expression_fields import is_of_fields
 from topicproof.backend.contracts.expression_tree import parse
-from topicproof.backend.contracts.expressions import stored_sql
+from topicproof.backend.contracts.expressions import require_little_of_stored, stored_sql
 from topicproof.backend.contracts.plan_lock import plan_fault, planned_frame
 from topicproof.backend.errors import EvidenceError, PackedLineage
 from topicproof.backend.evidence.folded import keep_folded, read_folded
@@ -310,6 +310,10 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
     aggregate = question.agreed.aggregate
     if aggregate is not None:
         aggregate = aggregate.rewritten(rewritten)
+        try:
+            require_little_of_stored(aggregate.expressions)
+        except ValueError as error:
+            raise EvidenceError(f"{evidence / TAKEN}: it is not evaluated: {error}.") from error
     if question.agreed.compared and value is not None and not is_of_fields(value):
         raise EvidenceError(
             f"{evidence / TAKEN}: value is not evaluated: it gives no text for each field."

@@ -98,7 +98,7 @@ def test_what_pages_cache_by_number_is_small() -> None:
             "mirrored_offsets",
         ),
         # Figures, a picture of limited size, cut samples, mistakes.
-        *("_read", "_ended", "_drafted", "_spark_mistakes"),
+        *("_read", "_ended", "_drafted", "_letters", "_spark_mistakes"),
     }
     assert caches.keys() - small == set()
     assert {name for name, options in caches.items() if "max_entries" not in options} == {"freeze"}

@@ -101,6 +101,8 @@ def test_every_character_that_is_not_seen_is_spelled_out() -> None:
             assert characters.visible(letter).isascii(), hex(ord(letter))
             assert characters.visible_lines(letter).isascii()
             assert characters.visible_json(letter).isascii()
+    blanks = "\u2800\U0001d159\U00016fe4"  # Symbols and a letter that fonts draw as nothing.
+    assert characters.visible(blanks) == r"\u2800\U0001d159\U00016fe4"
     assert characters.visible("naïve 東京 é🙂 [x]\\") == "naïve 東京 é🙂 [x]\\"
     assert characters.visible("a\x1b[2Jb\nc\u202e\U000e0041") == r"a\x1b[2Jb\nc\u202e\U000e0041"
 

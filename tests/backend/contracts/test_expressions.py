@@ -10,13 +10,14 @@ from hypothesis import example, given, settings, strategies as st
 
 from topicproof.backend.contracts import expressions
 from topicproof.backend.contracts.contract import make_contract
-from topicproof.backend.contracts.expression_fields import each_in_sql
+from topicproof.backend.contracts.expression_fields import each_in_sql, in_sql
 from topicproof.backend.contracts.expression_functions import FUNCTIONS
 from topicproof.backend.contracts.expression_limits import RECORD
 from topicproof.backend.contracts.expression_patterns import pattern_cost
 from topicproof.backend.contracts.expressions import (
     check_expression,
     measured_size,
+    require_little_of_stored,
     spark_sql,
     stored_sql,
 )
@@ -431,6 +432,8 @@ def test_all_fields_of_an_output_have_one_limit_of_steps() -> None:
         make_contract({**terms, "value": fields})
     with pytest.raises(ValueError, match="all patterns together may take"):
         stored_sql(each_in_sql(fields))
+    with pytest.raises(ValueError, match="all patterns together may take"):
+        require_little_of_stored(map(in_sql, fields.values()))
     plain = {f"f{number}": f"upper(trim(field('f{number}')))" for number in range(500)}
     make_contract({**terms, "value": plain})
     assert stored_sql(each_in_sql(plain)) == each_in_sql(plain)
