@@ -25,6 +25,7 @@ from tests.wheel import FAILED, installed_python, print_table
 from topicproof.backend.errors import SetupError
 from topicproof.backend.services.jars import SPARK, ensure_jars, fetch
 from topicproof.backend.settings import read_settings
+from topicproof.backend.sink.outputs import REAL_TIME_SINCE
 
 VERSIONS = ("4.1.1", "4.2.0", "4.2.1", "4.3.0")
 COLUMNS = ("Spark", "connector", "aborts", "crash", "check", "check by key", "real time")
@@ -83,6 +84,12 @@ class Installed:
         report = json.loads(answer.stdout)
         self.topics = {side: report[side]["topic"] for side in ("source", "sink")}
         return OK if report["verdict"] == "HOLDS" else f"{FAILED}: {report['headline']}"
+
+    def real_time(self) -> str:
+        """Run in real time, as `cell`. A version that has none must refuse it with its sentence."""
+        answer = self.cell(f"{RUN} --real-time")
+        since = ".".join(map(str, REAL_TIME_SINCE))
+        return f"refused: from {since} on" if f"Real time needs Spark {since}" in answer else answer
 
     @contextmanager
     def services(self) -> Iterator[None]:
@@ -154,7 +161,7 @@ def try_version(version: str, wheel: Path, folder: Path) -> list[str]:
             check = "check --source {source} --sink {sink}".format(**topics) if topics else "check"
             cells.append(installed.cell(check))
             cells.append(installed.cell(f"{check} --identity key --payloads none"))
-            cells.append(installed.cell(f"{RUN} --real-time"))
+            cells.append(installed.real_time())
     except SetupError as error:
         cells += [f"{FAILED}: {error}", *[""] * 4]
     return cells[:6]
