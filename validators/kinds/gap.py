@@ -37,6 +37,7 @@ from topicproof.validators.kinds import (
     torn,
     wrong_attribution,
 )
+from topicproof.validators.kinds.letter_repeated import pending_letters
 from topicproof.validators.kinds.matching import among, why_missing
 from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
@@ -122,7 +123,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     pending, is_letter_pending = holds("pending", "source_offset"), F.lit(False)
     if has_letters:
         missing = missing.join(
-            _pending_letters(ledger), ["source_partition", "source_offset"], "left"
+            pending_letters(ledger), ["source_partition", "source_offset"], "left"
         )
         is_letter_pending = F.col("has_pending_letter").isNotNull()
     before, unclear = _of_removal(ledger, missing)
@@ -202,15 +203,6 @@ def find(ledger: Ledger) -> DataFrame | None:
         cause = F.coalesce(cause, F.when(F.col("torn"), torn.NAME))
     badness = F.when(tail, 0).otherwise(1)
     return evidence(rows, badness, F.concat(why, traces), cause, F.nullif(written(), F.lit("")))
-
-
-def _pending_letters(ledger: Ledger) -> DataFrame:
-    """Returns the inputs with a pending dead letter: source_partition, source_offset,
-    has_pending_letter (true)."""
-    is_pending = F.col("is_letter") & (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
-    letters = ledger.sink.where(is_pending & F.col("source_offset").isNotNull())
-    inputs = letters.select("source_partition", "source_offset").distinct()
-    return inputs.withColumn("has_pending_letter", F.lit(True))
 
 
 def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:

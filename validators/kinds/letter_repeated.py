@@ -13,11 +13,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import evidence
-from topicproof.validators.finding import Witness
+from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import identity_repeated
 from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.rows import real
+from topicproof.validators.ledger.rows import known_aborted, real
 from topicproof.validators.offsets import place_text
 from topicproof.validators.sentences import Forms, Words
 
@@ -47,6 +47,15 @@ TRAITS = Traits(
 def first_letters(ledger: Ledger) -> DataFrame:
     """Returns the first dead letter of each input, as rows of the ledger's sink."""
     return _numbered(ledger).where(F.col("turn") == 1).drop("turn", "first")
+
+
+def pending_letters(ledger: Ledger) -> DataFrame:
+    """Returns the inputs with a pending dead letter: source_partition, source_offset,
+    has_pending_letter (true)."""
+    is_pending = F.col("is_letter") & (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
+    letters = ledger.sink.where(is_pending & F.col("source_offset").isNotNull())
+    inputs = letters.select("source_partition", "source_offset").distinct()
+    return inputs.withColumn("has_pending_letter", F.lit(True))
 
 
 def _numbered(ledger: Ledger) -> DataFrame:

@@ -16,6 +16,7 @@ from topicproof.validators.evidence import COLUMNS, evidence, of_source, togethe
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import identity_repeated
+from topicproof.validators.kinds.letter_repeated import pending_letters
 from topicproof.validators.kinds.matching import of_group, untold, why_uncertain
 from topicproof.validators.kinds.traits import MATCHING_EACH, Traits
 from topicproof.validators.ledger.ledger import Ledger
@@ -105,16 +106,15 @@ def _lost(ledger: Ledger) -> DataFrame | None:
     identity = ("source_partition", "source_offset", "output_index")
     open_ = ledger.sink.where((F.col("fate") == Fate.PENDING.value) & ~known_aborted())
     waiting = open_.select(*identity).distinct().withColumn("waiting", F.lit(True))
-    rows = (
-        lost.select(*identity)
-        .distinct()
-        .join(waiting, list(identity), "left")
-        .groupBy("source_partition")
-        .agg(
-            F.min("source_offset").alias("source_offset"),
-            F.count("*").alias("lost"),
-            F.count("waiting").alias("waiting"),
-        )
+    lost = lost.select(*identity).distinct().join(waiting, list(identity), "left")
+    if ledger.question.agreed.letters is not None:
+        # Committed, the dead letter of an input stands for all of its outputs.
+        lost = lost.join(pending_letters(ledger), ["source_partition", "source_offset"], "left")
+        lost = lost.withColumn("waiting", F.coalesce("waiting", "has_pending_letter"))
+    rows = lost.groupBy("source_partition").agg(
+        F.min("source_offset").alias("source_offset"),
+        F.count("*").alias("lost"),
+        F.count("waiting").alias("waiting"),
     )
     undecided = F.col("lost") == F.col("waiting")
     is_by_one = (F.col("lost") == 1) & (F.col("waiting") == 0)

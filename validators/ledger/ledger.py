@@ -290,13 +290,15 @@ class Ledger:
 
     @property
     def disjoint(self) -> bool:
-        """Whether both topics have records, but no sink record names an input of the source."""
-        records = sum(cell.committed + cell.pending - cell.letters for cell in self.counts.cells)
+        """Whether both topics have records, but no sink record names an input of the source. Dead
+        letters may name theirs by something else."""
+        cells = self._output_cells
+        records = sum(cell.committed + cell.pending for cell in cells)
         has_inputs = self.counts.inputs.judged > 0 or self.source_incomplete
         return (
             records > 0
             and has_inputs
-            and not any(cell.of_source or cell.of_aborted for cell in self.counts.cells)
+            and not any(cell.of_source or cell.of_aborted for cell in cells)
         )
 
     @property
@@ -346,12 +348,12 @@ class Ledger:
     @property
     def matched(self) -> tuple[Cell, ...]:
         """The cells of records of the sink with an input. No cell of dead letters."""
+        return tuple(cell for cell in self._output_cells if cell.source_partition is not None)
+
+    @property
+    def _output_cells(self) -> tuple[Cell, ...]:
         first = self.question.first_of_letters(self.sink_bounds)
-        return tuple(
-            cell
-            for cell in self.counts.cells
-            if cell.source_partition is not None and (first is None or cell.partition < first)
-        )
+        return tuple(cell for cell in self.counts.cells if first is None or cell.partition < first)
 
 
 def balances(sink_bounds: Bounds, counts: Counts, *, has_log: bool) -> tuple[Balance, ...]:
