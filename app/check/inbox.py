@@ -59,8 +59,8 @@ class Row:
     """None without a verdict."""
     is_decided: bool
     passed_over: tuple[Run, ...] = ()
-    """The violated verdicts before the newest one on which nobody has decided, up to the last one
-    on which somebody has."""
+    """The violated verdicts before the newest one on which nobody has decided, newest first, up to
+    the last violated one on which somebody has."""
 
     @property
     def waits(self) -> bool:
@@ -149,18 +149,14 @@ def rows_of(settings: Settings, checks: Sequence[Run]) -> list[Row]:
         if judged is None:
             rows.append(Row(checked, None, is_decided=False))
             continue
-        since_decision = takewhile(lambda run: not is_decided(run), checked.earlier)
-        violated = [run for run in since_decision if run.verdict == Outcome.VIOLATED]
-        # While the newest one waits itself, those before it need no further word.
-        newest_decided = is_decided(judged)
-        rows.append(
-            Row(
-                checked,
-                chain.of(judged.id, judged.verdict),
-                newest_decided,
-                tuple(violated) if newest_decided else (),
-            )
-        )
+        # A verdict that holds settles no violation before it.
+        violated = (run for run in checked.earlier if run.verdict == Outcome.VIOLATED)
+        passed_over = tuple(takewhile(lambda run: not is_decided(run), violated))
+        signoffs, newest_decided = chain.of(judged.id, judged.verdict), is_decided(judged)
+        # A newest violation that waits speaks for those before it.
+        if judged.verdict == Outcome.VIOLATED and not newest_decided:
+            passed_over = ()
+        rows.append(Row(checked, signoffs, newest_decided, passed_over))
     # Not by a number of seconds: a damaged row may have a year that has none.
     rows.sort(key=lambda row: row.checked.newest.created_at, reverse=True)
     return sorted(rows, key=lambda row: row.rank)

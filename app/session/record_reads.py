@@ -164,7 +164,7 @@ def _joined(before: Mapping[int, Search], turn: Mapping[int, Search]) -> dict[in
                 result,
                 rows=earlier.rows + result.rows,
                 first=earlier.first,
-                unread=earlier.unread + result.unread,
+                unread_at=earlier.unread_at + result.unread_at,
             )
         )
     return joined

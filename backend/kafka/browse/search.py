@@ -106,6 +106,8 @@ class RecordQuery:
         is not known, because `where` asks for a field of what is not decoded."""
         if not _occurs(self.key, message.key()):
             return False
+        if not (self.value or self.header or self.where):
+            return True
         headers = headers_of(message)
         named = (_header_bytes(name, value) for name, value in headers)
         if self.header and not any(_occurs(self.header, header) for header in named):
@@ -157,8 +159,14 @@ class Search:
     end: int
     """Where the whole search ends. Below `first` if the newest records come first."""
     stop: Stop
-    unread: int = 0
-    """Records that may match: a condition asks for a field of what is not decoded."""
+    unread_at: tuple[int, ...] = ()
+    """The offsets of records that the search covered, and of which it is not known whether they
+    match: what it asks for is not decoded."""
+
+    @property
+    def unread(self) -> int:
+        """Number of these."""
+        return len(self.unread_at)
 
     @property
     def searched(self) -> int:
@@ -318,11 +326,12 @@ def _upwards(
         return replace(before, end=end, stop=stop)
     spans, last = _bounded(task.fates.spans(first, end, task.query.fates), end)
     rows: list[Row] = []
-    size = read = unread = 0
+    size = read = 0
+    unread: list[int] = []
 
     def ended(reached: int, stop: Stop) -> Search:
         return Search(
-            tuple(rows), first, reached, end, Stop.END if reached == end else stop, unread
+            tuple(rows), first, reached, end, Stop.END if reached == end else stop, tuple(unread)
         )
 
     for low, high in spans:
@@ -333,11 +342,12 @@ def _upwards(
                     return _out_of_time(topic, partition, rows, first, at, end)
                 continue
             at = (message.offset() or 0) + 1
-            size += len(message.key() or b"") + len(message) + shorten_headers(message)
             fits = task.fits(message)
+            size += len(message.key() or b"") + len(message) + shorten_headers(message)
             if fits:
                 rows.append(_row(message, task.fates))
-            unread += fits is None
+            if fits is None:
+                unread.append(message.offset() or 0)
             if len(rows) == found_max:
                 return ended(at, Stop.FOUND)
             if size > SCAN_BYTES_MAX:
@@ -359,7 +369,8 @@ def _downwards(
     """Search from below `first` down to `end`, a window at a time. A window that could not be
     searched whole is left to the next search."""
     rows: list[Row] = []
-    reached, stop, unread = first, Stop.END, 0
+    reached, stop = first, Stop.END
+    unread: list[int] = []
     size = DECODED_WINDOW_OFFSETS if task.decodes else WINDOW_OFFSETS
     while reached > end and stop is Stop.END:
         low = max(end, reached - size)
@@ -368,28 +379,30 @@ def _downwards(
         except RecordTooLarge:
             if reached == first:
                 raise
-            return Search(tuple(rows), first, reached, end, Stop.OFFSETS, unread)
+            return Search(tuple(rows), first, reached, end, Stop.OFFSETS, tuple(unread))
         if window.reached < reached:
             if window.stop is Stop.TIME or size == 1:
-                return Search(tuple(rows), first, reached, end, window.stop, unread)
+                return Search(tuple(rows), first, reached, end, window.stop, tuple(unread))
             size = max(1, size // 10)  # Its records are too large for one window.
             continue
         rows += reversed(window.rows)
         reached = low
         task.on_progress(first - reached, len(rows))
         if len(rows) >= found_max:
-            # The next search begins below the last record that is shown, and counts what is unread
-            # from there on.
+            # The next search begins below the last record that is shown.
             del rows[found_max:]
             reached = rows[-1].offset
+            unread += (offset for offset in window.unread_at if offset > reached)
             stop = Stop.FOUND
             break
-        unread += window.unread
+        unread += window.unread_at
         if first - reached >= SCAN_OFFSETS_MAX:
             stop = Stop.OFFSETS
         elif time.monotonic() > deadline:
             stop = Stop.TIME
-    return Search(tuple(rows), first, reached, end, Stop.END if reached == end else stop, unread)
+    return Search(
+        tuple(rows), first, reached, end, Stop.END if reached == end else stop, tuple(unread)
+    )
 
 
 def offsets_at(
@@ -452,30 +465,49 @@ def latest(
         low = by_partition[p.partition].last(readable, count)
         if low is not None and low < end:
             spans[p.partition] = low, end
-    # The newest so far, the oldest of them first.
-    read: list[tuple[int, int, int, Row | None]] = []
-    size = 0
+    newest = _NewestRows(count)
     deadline = time.monotonic() + seconds
     require_readable_spans(address, bounds.topic, ranges, spans)
     with open_consumer(address, bounds.topic, isolation, reader_limits(ranges)) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
+                fits = bool(query.fits(message, text))
                 # Cut at once: thousands of whole records may not fit into memory.
                 shorten_headers(message)
                 row = _row(message, by_partition[message.partition() or 0], bytes_max)
-                fitting = row if query.fits(message, text) else None
-                heappush(read, (row.timestamp_ms, row.offset, row.partition, fitting))
-                size += row.kept_bytes if fitting else 0
-                while len(read) > count or size > LATEST_BYTES_MAX:
-                    *_, oldest = heappop(read)
-                    size -= oldest.kept_bytes if oldest else 0
+                newest.add(row, fits=fits)
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"The newest records of {bounds.topic} did not come within {seconds:.0f} s."
                     " Check that its brokers answer."
                 )
-    read.sort(key=lambda entry: entry[:2], reverse=True)
-    return tuple(row for *_, row in read if row is not None)
+    return newest.rows()
+
+
+class _NewestRows:
+    """The newest records of all partitions: at most so many, within `LATEST_BYTES_MAX`."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.bytes = count, 0
+        self.heap: list[tuple[tuple[int, int, int], Row | None]] = []
+        """The oldest first. None for one that the query does not want: it counts all the same."""
+        self.newest_gone = (-1, -1, -1)
+        """Nothing older than what had to go is taken in its place."""
+
+    def add(self, row: Row, *, fits: bool) -> None:
+        at = row.timestamp_ms, row.offset, row.partition
+        if at < self.newest_gone:
+            return
+        heappush(self.heap, (at, row if fits else None))
+        self.bytes += row.kept_bytes if fits else 0
+        while len(self.heap) > self.count or self.bytes > LATEST_BYTES_MAX:
+            self.newest_gone, oldest = heappop(self.heap)
+            self.bytes -= oldest.kept_bytes if oldest else 0
+
+    def rows(self) -> tuple[Row, ...]:
+        """Return those that the query wants, newest first."""
+        ordered = sorted(self.heap, key=lambda entry: entry[0], reverse=True)
+        return tuple(row for _at, row in ordered if row is not None)
 
 
 def committed_chunks(

@@ -4,6 +4,8 @@ either level."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -143,6 +145,8 @@ def test_names_and_contents_of_headers_are_not_kept(
     def newest() -> tuple[Row, ...]:
         return latest(Address(bootstrap), at.bounds, at.ranges, READ_COMMITTED, 4, bytes_max=20_000)
 
+    whole = RecordQuery(header=name.encode() + b"=")
+    assert len(search(Address(bootstrap), at.bounds, at.ranges, 0, 0, whole).rows) == 4
     rows = newest()
     cut = f"{name[:NAME_CHARACTERS]}…"
     note = ("(headers left out here: 1)", None)
@@ -153,6 +157,43 @@ def test_names_and_contents_of_headers_are_not_kept(
     monkeypatch.setattr(browse, "SCAN_BYTES_MAX", 100_000)
     answer = search(Address(bootstrap), at.bounds, at.ranges, 0, 0, RecordQuery())
     assert (len(answer.rows), answer.stop) == (2, Stop.BYTES)
+
+
+def test_nothing_older_takes_the_place_of_a_large_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: the newest records of one partition are too large together, and another partition has
+    small old ones. The list ends where the first large one had to go."""
+    monkeypatch.setattr(browse, "LATEST_BYTES_MAX", 250)
+    newest = browse._NewestRows(6)
+    for at, size in ((100, 100), (101, 100), (102, 100), (103, 100), (1, 10), (2, 10), (102, 10)):
+        value, partition = bytes(size), int(size == 10)
+        newest.add(Row(partition, at, at, None, value, (), size, Fate.COMMITTED, None), fits=True)
+    assert [(row.partition, row.offset) for row in newest.rows()] == [(0, 103), (1, 102), (0, 102)]
+
+
+def test_what_is_not_decoded_above_a_hit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: of ten records, three cannot be decoded and three match. Somebody asks for one match
+    after the other, newest first. Each of the three is counted once."""
+
+    def window(
+        _consumer: object, _task: object, low: int, high: int, *_limits: object
+    ) -> browse.Search:
+        rows = tuple(
+            Row(0, at, at, None, b"", (), 0, Fate.COMMITTED, None)
+            for at in (4, 6, 8)
+            if low <= at < high
+        )
+        unread = tuple(at for at in (5, 7, 9) if low <= at < high)
+        return browse.Search(rows, low, high, high, Stop.END, unread)
+
+    monkeypatch.setattr(browse, "_upwards", window)
+    task: Any = SimpleNamespace(decodes=True, on_progress=lambda _offsets, _hits: None)
+    consumer: Any = None
+    reached, seen = 10, []
+    while reached:
+        part = browse._downwards(consumer, task, reached, 0, 1, float("inf"))
+        seen.append(([row.offset for row in part.rows], part.unread_at))
+        reached = part.reached
+    assert seen == [([8], (9,)), ([6], (7,)), ([4], (5,)), ([], ())]
 
 
 def test_the_newest_records_come_first_in_windows(
