@@ -49,6 +49,7 @@ from topicproof.validators.increments.watch_verdict import (
 from topicproof.validators.increments.watched_pair import (
     NO_PARTITION,
     NO_ROWS,
+    UNNAMED_MAX,
     SinkRows,
     SourceSpan,
     UnreadableRange,
@@ -378,6 +379,26 @@ def test_records_that_nobody_can_name_excuse_no_later_input(cause: str, tmp_path
     # A record that comes now may be that of any input so far.
     state.counts.unread_outputs += 1
     assert fold([7], []).primary == 1
+
+
+def test_records_without_an_identity_at_every_look_excuse_no_later_input() -> None:
+    """Story: a stray record comes at each of many looks, and all inputs have their outputs. Then
+    five outputs are lost, and one stray record comes. It is at most one of them."""
+    state, none = WatchedPair("numbers", "sink", outputs=1, within_ms=0), offsets([])
+    for look in range(3 * UNNAMED_MAX):
+        state.add_source(
+            SourceSpan(0, look, look + 1, look + 1, offsets([look]), none, none), now_ms=0
+        )
+        state.counts.nameless_outputs += 1
+        state.add_sink(rows_of([(0, look, look, 0, look, 0, 0, 0, 1)]))
+        state.settle(1, is_sink_read=True)
+    first = 3 * UNNAMED_MAX
+    lost = list(range(first, first + 5))
+    state.add_source(SourceSpan(0, first, first + 5, first + 5, offsets(lost), none, none), 0)
+    state.counts.nameless_outputs += 1
+    state.settle(2, is_sink_read=True)
+    assert len(state.unnamed["identity_missing"]) == UNNAMED_MAX
+    assert (state.missing_count(), state.excusable(["identity_missing"])) == (5, 1)
 
 
 def test_a_copy_that_waits_becomes_the_output_of_a_later_twin(tmp_path: Path) -> None:

@@ -436,10 +436,13 @@ class WatchedPair:
         ):
             outputs = self.unnamed.setdefault(cause, [])
             new = count - sum(each.records for each in outputs)
-            if new > 0 and len(outputs) == UNNAMED_MAX:
-                new += outputs.pop().records
             if new > 0:
                 outputs.append(UnnamedOutputs(new, source_ends))
+            if len(outputs) > UNNAMED_MAX:
+                # The oldest ones: most inputs below their ends have had their output since.
+                first, second = outputs[:2]
+                records = first.records + second.records
+                outputs[:2] = [UnnamedOutputs(records, second.source_ends)]
 
     def excusable(self, causes: Collection[str]) -> int:
         """Count the late outputs that may be among the records without a known input, for these
