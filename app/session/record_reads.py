@@ -23,6 +23,7 @@ from topicproof.backend.formats.frames import schema_header
 from topicproof.backend.kafka.browse.record_json import decode_of
 from topicproof.backend.kafka.browse.records import Headers, Record, read_window
 from topicproof.backend.kafka.browse.search import (
+    ROWS_BYTES_MAX,
     Row,
     Search,
     Stop,
@@ -114,7 +115,7 @@ def search_results(
     results: dict[int, Search] = {}
     for turn in range(1 + selection.further):
         begin = _going_on(snapshot, selection, results) if turn else None
-        if begin is not None and not begin:
+        if begin is not None and (not begin or fills_a_list(results)):
             break
 
         def masked_results(begin: dict[int, int | None] | None = begin) -> dict[int, Search]:
@@ -128,6 +129,11 @@ def search_results(
         places = None if begin is None else tuple(begin.items())
         results = _joined(results, byte_budget().get((*key, places), masked_results, size))
     return results
+
+
+def fills_a_list(results: Mapping[int, Search]) -> bool:
+    """Whether the records of a search take so much memory that no further turn of it is read."""
+    return sum(result.kept_bytes for result in results.values()) > ROWS_BYTES_MAX
 
 
 def _going_on(

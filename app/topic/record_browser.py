@@ -12,7 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from topicproof.app import wording
 from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import decoders, page_settings
-from topicproof.app.session.record_reads import search_results
+from topicproof.app.session.record_reads import fills_a_list, search_results
 from topicproof.app.shell import downloads
 from topicproof.app.shell.url_state import (
     FURTHER_MAX,
@@ -337,7 +337,7 @@ def outcome(snapshot: Snapshot, selection: TopicsState, results: Mapping[int, Se
             partition not in results or results[partition].stop is not Stop.END
             for partition in (partitions if selection.partition is None else [selection.partition])
         )
-        if is_left and selection.further < FURTHER_MAX:
+        if is_left and selection.further < FURTHER_MAX and not fills_a_list(results):
             st.button(
                 "More",
                 key="more",

@@ -47,6 +47,8 @@ SHARE_MIN = 10
 """At least this many records of a partition are shown, however many partitions there are."""
 SCAN_OFFSETS_MAX = 200_000
 SCAN_BYTES_MAX = 64_000_000
+ROWS_BYTES_MAX = 64_000_000
+"""What the records that a search has found may take together, before it goes on."""
 SCAN_S_MAX = 10.0
 KEPT_BYTES_MAX = 1_000_000
 """Longer keys, values and headers are cut; a single record can be fetched whole."""
@@ -169,6 +171,11 @@ class Search:
         return len(self.unread_at)
 
     @property
+    def kept_bytes(self) -> int:
+        """What its rows take in memory."""
+        return sum(row.kept_bytes for row in self.rows)
+
+    @property
     def searched(self) -> int:
         """Number of offsets searched."""
         return abs(self.reached - self.first)
@@ -233,7 +240,7 @@ def search_all(
     decode: Decode | None = None,
 ) -> dict[int, Search]:
     """Search every partition, each with the limits of `search`, as long as there is time and
-    `FOUND_MAX` records are not found. The partition of the query's key comes first. If the query
+    `FOUND_MAX` records, or `ROWS_BYTES_MAX` bytes of them, are not found. The partition of the query's key comes first. If the query
     wants nothing in particular, or the newest records, each partition gives its share of
     `FOUND_MAX`. `first` and `end` are those of `search` for each partition; None: all of it.
     `first` also names the partitions to search, in their order.
@@ -249,7 +256,9 @@ def search_all(
     for partition in partitions:
         rows = sum(len(result.rows) for result in searches.values())
         offsets = sum(result.searched for result in searches.values())
-        if searches and (time.monotonic() > deadline or rows >= FOUND_MAX):
+        kept_bytes = sum(result.kept_bytes for result in searches.values())
+        is_full = rows >= FOUND_MAX or kept_bytes > ROWS_BYTES_MAX
+        if searches and (is_full or time.monotonic() > deadline):
             break
         p = _of(bounds, partition)
         begin = (p.hw if newest else p.start) if first is None else first[partition]
@@ -369,7 +378,7 @@ def _downwards(
     """Search from below `first` down to `end`, a window at a time. A window that could not be
     searched whole is left to the next search."""
     rows: list[Row] = []
-    reached, stop = first, Stop.END
+    reached, stop, kept_bytes = first, Stop.END, 0
     unread: list[int] = []
     size = DECODED_WINDOW_OFFSETS if task.decodes else WINDOW_OFFSETS
     while reached > end and stop is Stop.END:
@@ -386,6 +395,7 @@ def _downwards(
             size = max(1, size // 10)  # Its records are too large for one window.
             continue
         rows += reversed(window.rows)
+        kept_bytes += window.kept_bytes
         reached = low
         task.on_progress(first - reached, len(rows))
         if len(rows) >= found_max:
@@ -396,7 +406,9 @@ def _downwards(
             stop = Stop.FOUND
             break
         unread += window.unread_at
-        if first - reached >= SCAN_OFFSETS_MAX:
+        if kept_bytes > ROWS_BYTES_MAX:
+            stop = Stop.BYTES
+        elif first - reached >= SCAN_OFFSETS_MAX:
             stop = Stop.OFFSETS
         elif time.monotonic() > deadline:
             stop = Stop.TIME

@@ -154,6 +154,12 @@ def test_names_and_contents_of_headers_are_not_kept(
     assert [row.offset for row in rows] == [3, 2, 1, 0]
     monkeypatch.setattr(browse, "LATEST_BYTES_MAX", 2 * rows[0].kept_bytes + 1)
     assert [row.offset for row in newest()] == [3, 2]
+    # A search stops with what it may read, and with what its rows may take.
+    monkeypatch.setattr(browse, "WINDOW_OFFSETS", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(browse, "ROWS_BYTES_MAX", 70_000)
+        back = search(Address(bootstrap), at.bounds, at.ranges, 0, 4, RecordQuery(), newest=True)
+        assert [row.offset for row in back.rows] == [3, 2] and back.stop is Stop.BYTES
     monkeypatch.setattr(browse, "SCAN_BYTES_MAX", 100_000)
     answer = search(Address(bootstrap), at.bounds, at.ranges, 0, 0, RecordQuery())
     assert (len(answer.rows), answer.stop) == (2, Stop.BYTES)
