@@ -240,10 +240,12 @@ def search_all(
     decode: Decode | None = None,
 ) -> dict[int, Search]:
     """Search every partition, each with the limits of `search`, as long as there is time and
-    `FOUND_MAX` records, or `ROWS_BYTES_MAX` bytes of them, are not found. The partition of the query's key comes first. If the query
-    wants nothing in particular, or the newest records, each partition gives its share of
-    `FOUND_MAX`. `first` and `end` are those of `search` for each partition; None: all of it.
-    `first` also names the partitions to search, in their order.
+    `FOUND_MAX` records, or `ROWS_BYTES_MAX` bytes of them, are not found.
+
+    The partition of the query's key comes first. If the query wants nothing in particular, or the
+    newest records, each partition gives its share of `FOUND_MAX`. `first` and `end` are those of
+    `search` for each partition; None: all of it. `first` also names the partitions to search, in
+    their order.
 
     Returns the partitions that were searched, in that order. Raises the same errors as `search`.
     """
