@@ -120,10 +120,12 @@ def _sample(topic: str, rows: Sequence[Row], formats: Formats, *, whole: bool) -
         budget -= _spelled_values(row.value) + _spelled_values(row.key)
         if values and budget < 0:
             break
-        values.append(_decoded(row, topic, formats, "value"))
-        keys.append(_decoded(row, topic, formats, "key").value)
-        if values[-1].format is not Format.JSON:
-            budget -= _count_values(values[-1].value, budget)
+        parts = [_decoded(row, topic, formats, part) for part in ("key", "value")]
+        keys.append(parts[0].value)
+        values.append(parts[1])
+        for decoded in parts:
+            if decoded.format is not Format.JSON:
+                budget -= _count_values(decoded.value, max(0, budget))
     is_whole = whole and len(values) == len(rows)
     rows = rows[: len(values)]
     fields = any(value.known and value.format is not Format.JSON for value in values)

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import READER_FETCH_BYTES, fetch_limits
-from topicproof.backend.kafka.log.inflation import fetch_bytes
+from topicproof.backend.kafka.log.inflation import HEADER_BYTES, fetch_bytes
 from topicproof.backend.kafka.reading import NotText, headers_in, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.merged_topics import split
@@ -140,7 +140,7 @@ class RecordsReader(DataSourceReader):
         if not isinstance(partition, Span):
             return
         span = {partition.partition: (partition.first, partition.end)}
-        waiting: list[Message] = []
+        waiting: list[tuple[Any, ...]] = []
         size, last_arrival = 0, time.monotonic()
         with open_consumer(self.address, self.topic, self.level, self.limits) as consumer:
             for message in read_range(consumer, self.topic, span):
@@ -152,8 +152,8 @@ class RecordsReader(DataSourceReader):
                         )
                     continue
                 last_arrival = time.monotonic()
-                waiting.append(message)
-                size += len(message)
+                waiting.append(_row(message))
+                size += _size(waiting[-1])
                 if len(waiting) >= RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:
                     yield _rows(waiting)
                     waiting, size = [], 0
@@ -161,15 +161,29 @@ class RecordsReader(DataSourceReader):
             yield _rows(waiting)
 
 
-def _rows(messages: list[Message]) -> pa.RecordBatch:
-    columns: list[list[Any]] = [
-        [each.partition() for each in messages],
-        [each.offset() for each in messages],
-        [min(max(each.timestamp()[1], MIN_MS), MAX_MS) * 1_000 for each in messages],
-        [each.key() for each in messages],
-        [each.value() for each in messages],
-        [_headers(each) for each in messages],
-    ]
+def _row(message: Message) -> tuple[Any, ...]:
+    """Return a record in the columns of `SCHEMA`. Raises ClusterError."""
+    return (
+        message.partition(),
+        message.offset(),
+        min(max(message.timestamp()[1], MIN_MS), MAX_MS) * 1_000,
+        message.key(),
+        message.value(),
+        _headers(message),
+    )
+
+
+def _size(row: tuple[Any, ...]) -> int:
+    """Return the bytes that a record takes, nearly."""
+    *_, key, value, headers = row
+    of_headers = sum(
+        len(header["key"]) + len(header["value"] or b"") + HEADER_BYTES for header in headers or ()
+    )
+    return len(key or b"") + len(value or b"") + of_headers
+
+
+def _rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 

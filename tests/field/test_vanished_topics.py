@@ -53,6 +53,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("preview", "pair.yaml"),
     ],
     "inspect": [(MISSING,), (MISSING, "--check-crc")],
+    "records": [(MISSING,), (MISSING, "--where", "$.id = 1")],
     "status": [()],
     "transactions": [()],
     "abort": [(MISSING, "0", "0"), (MISSING, "0", "--producer-id", "1", "--yes")],

@@ -31,6 +31,8 @@ CONDITIONS_MAX = 8
 FILTER_CHARACTERS = 500
 DECODED_BYTES_MAX = 4_000_000
 """Bytes of memory that a decoded key, value or header may take. A larger one is unread."""
+HEADERS_DECODED_MAX = 5
+"""Headers of one name that are decoded. A record may have thousands, each as dear as a value."""
 NUMBER_CHARACTERS = 100
 """A longer text in a record is no number."""
 EXAMPLE = "$.customer.id = 4242"
@@ -182,13 +184,27 @@ def all_hold(
     decode: Decode,
 ) -> bool | None:
     """Return whether a record fits every condition. None: one asks for a field of a key or value
-    that is not decoded, and none of the others fails."""
+    that is not decoded, or of a header that is there too often, and none of the others fails."""
     decoded: dict[str, DecodedValue] = {}
+    of_headers: dict[str, list[DecodedValue | None]] = {}
     answer: bool | None = True
     for condition in conditions:
         if condition.part == "headers":
-            name, *rest = condition.path
-            contents = _of_headers(str(name), rest, headers, decode)
+            name, *rest = str(condition.path[0]), *condition.path[1:]
+            values = [value for other, value in headers if other == name] or [None]
+            if rest and name not in of_headers:
+                of_headers[name] = [
+                    decode("headers", value, ()) if value else None
+                    for value in values[:HEADERS_DECODED_MAX]
+                ]
+            if rest and len(values) > HEADERS_DECODED_MAX:
+                answer = None
+                continue
+            decoded_values = of_headers[name] if rest else [None] * len(values)
+            contents = [
+                _element(value, content, rest)
+                for value, content in zip(values, decoded_values, strict=True)
+            ]
         else:
             part, data = condition.part, key if condition.part == "key" else value
             if data is not None and part not in decoded:
@@ -203,17 +219,6 @@ def all_hold(
         if not every(map(condition.holds, contents)):
             return False
     return answer
-
-
-def _of_headers(
-    name: str, path: Sequence[str | int], headers: Headers, decode: Decode
-) -> list[Any]:
-    """Return the contents of all headers of a name; null if there is none."""
-    values = [value for other, value in headers if other == name]
-    return [
-        _element(value, decode("headers", value, ()) if value and path else None, path)
-        for value in values or [None]
-    ]
 
 
 def _element(data: bytes | None, content: DecodedValue | None, path: Sequence[str | int]) -> Any:

@@ -41,3 +41,12 @@ def test_dense_documents_end_a_sample(part: str) -> None:
     drawn = sample._sample("orders", dense, Formats(), whole=True)
     assert not drawn.whole and len(drawn.rows) == VALUES_MAX // (DENSE.count(b",") * 2 + 3)
     assert len(drawn.documents) == len(drawn.keys) == len(drawn.rows)
+
+
+def test_keys_of_another_format_end_a_sample() -> None:
+    """Story: each key is a map of MessagePack with thousands of values. They count as those of
+    values do."""
+    key = b"\x81\xa1a\xdc" + (19_000).to_bytes(2, "big") + b"\x80" * 19_000
+    packed = [Row(0, at, 0, key, b"1", (), 1, Fate.COMMITTED, 1) for at in range(100)]
+    drawn = sample._sample("orders", packed, Formats(), whole=True)
+    assert not drawn.whole and len(drawn.rows) == VALUES_MAX // (19_000 + 3) + 1

@@ -6,9 +6,15 @@ import json
 
 import pytest
 
+from topicproof.backend.formats.decoded import DecodedValue, Format
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.kafka.browse.field_conditions import all_hold, parse_conditions
+from topicproof.backend.kafka.browse.field_conditions import (
+    HEADERS_DECODED_MAX,
+    all_hold,
+    parse_conditions,
+)
 from topicproof.backend.kafka.browse.record_json import decode_of
+from topicproof.backend.kafka.browse.records import Headers
 
 VALUE = {
     "customer": {"id": 4242, "name": "Ada Lovelace"},
@@ -100,6 +106,25 @@ def test_what_is_not_decoded_is_unknown() -> None:
     assert fits("$.id = 1", b"[" * 100_000) is None
     assert fits("$.n < 5", b'{"n": 1' + b"0" * 5_000 + b"}") is None
     assert fits("$.n < 5", b'{"n": NaN}') in (None, False)
+
+
+def test_a_header_is_decoded_once_and_not_a_thousand_times() -> None:
+    """Story: a record has hundreds of headers of one name, each as dear to decode as a value.
+    Several conditions look for fields in it."""
+    calls: list[bytes] = []
+
+    def decode(_part: str, data: bytes, _headers: Headers) -> DecodedValue:
+        calls.append(data)
+        return DecodedValue({"id": 1}, Format.JSON)
+
+    def fits(text: str, count: int) -> bool | None:
+        headers = (("trace", b"{}"),) * count
+        return all_hold(parse_conditions(text), None, None, headers, decode)
+
+    eight = " and ".join(["headers.trace.id = 1"] * 8)
+    assert fits(eight, 1) is True and len(calls) == 1
+    assert fits(eight, HEADERS_DECODED_MAX + 1) is None and len(calls) == 1 + HEADERS_DECODED_MAX
+    assert fits("headers.trace = 1", 300) is False and len(calls) == 1 + HEADERS_DECODED_MAX
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,21 @@ from topicproof.backend.address import Address, Sides
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka import records_source
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
+    idempotent_producer_config,
     spark_source_options,
     transactional_producer_config,
 )
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
+from topicproof.backend.kafka.records_source import (
+    MAX_MS,
+    MIN_MS,
+    RecordsReader,
+    read_clamped,
+    register,
+)
 from topicproof.backend.runs.query import explained
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.lineage.identity import Identity
@@ -75,6 +83,28 @@ def test_the_same_rows_come_as_from_sparks_own_source(
         assert own.schema == other.schema
         order = ("partition", "offset")
         assert own.orderBy(*order).collect() == other.orderBy(*order).collect()
+
+
+def test_keys_and_headers_count_against_what_a_task_holds(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: records have keys and headers of megabytes, which compress to nothing, and no value. A
+    task of Spark hands them on a few at a time."""
+    topic = new_topic(partitions=1, **ANY_TIME)
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
+    for headers in ([], [], [("h", bytes(2_000))], []):
+        producer.produce(topic, None, bytes(1_000), headers=headers)
+    assert producer.flush() == 0
+    monkeypatch.setattr(records_source, "BYTES_AT_ONCE", 1_500)
+    options = {
+        "bootstrap": bootstrap,
+        "client": "{}",
+        "topic": topic,
+        "level": Witness.READ_COMMITTED.value,
+    }
+    reader = RecordsReader(options | {"fetch": "1000000", "spans": '{"0": [0, 4]}'})
+    (span,) = reader.partitions()
+    assert [batch.num_rows for batch in reader.read(span)] == [2, 1, 1]
 
 
 def test_a_header_whose_name_is_not_text_is_named(
