@@ -92,7 +92,8 @@ def test_keys_and_headers_count_against_what_a_task_holds(
     task of Spark hands them on a few at a time."""
     topic = new_topic(partitions=1, **ANY_TIME)
     producer = Producer(idempotent_producer_config(Address(bootstrap)))
-    for headers in ([], [], [("h", bytes(2_000))], []):
+    large: list[tuple[str, str | bytes | None]] = [("h", bytes(2_000))]
+    for headers in ([], [], large, []):
         producer.produce(topic, None, bytes(1_000), headers=headers)
     assert producer.flush() == 0
     monkeypatch.setattr(records_source, "BYTES_AT_ONCE", 1_500)
