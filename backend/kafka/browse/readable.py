@@ -41,15 +41,18 @@ def first_unreadable(
     Most topics have no batch that may be too large, and their `ranges` say so. Only such a batch is
     fetched and measured.
     """
-    suspects = ranges[(ranges["inflated"] > RECORD_BYTES_MAX) & (ranges["partition"] == partition)]
-    for low, last in zip(
-        suspects["first_offset"].tolist(), suspects["last_offset"].tolist(), strict=True
-    ):
-        if low >= end or last < first:
-            continue
-        batch = PartitionBounds(partition, low, last + 1, last + 1)
-        try:
-            rawlog.scan(address, topic, Bounds(topic, (batch,)), readable=True)
-        except RecordTooLarge as error:
-            return low, error
+    is_inside = (ranges["first_offset"] < end) & (ranges["last_offset"] >= first)
+    is_suspect = (ranges["inflated"] > RECORD_BYTES_MAX) & (ranges["partition"] == partition)
+    suspects = ranges[is_suspect & is_inside]
+    if not len(suspects):
+        return None
+    with rawlog.connect(address) as kafka:
+        for low, last in zip(
+            suspects["first_offset"].tolist(), suspects["last_offset"].tolist(), strict=True
+        ):
+            batch = PartitionBounds(partition, low, last + 1, last + 1)
+            try:
+                kafka.scan(topic, Bounds(topic, (batch,)), readable=True)
+            except RecordTooLarge as error:
+                return low, error
     return None

@@ -329,13 +329,14 @@ def _upwards(
     """Search from `first` up to `end`, or to a batch that is too large to read. Raises
     RecordTooLarge if it begins with that batch."""
     topic, partition, at = task.topic, task.partition, first
-    if (too_large := task.unreadable(first, end)) is not None:
+    spans, last = _bounded(task.fates.spans(first, end, task.query.fates), end)
+    # Only of what one search may read: a partition may have thousands of batches to measure.
+    if (too_large := task.unreadable(first, last)) is not None:
         if too_large[0] <= first:
             raise too_large[1]
         before = _upwards(consumer, task, first, too_large[0], found_max, deadline)
         stop = Stop.OFFSETS if before.stop is Stop.END else before.stop
         return replace(before, end=end, stop=stop)
-    spans, last = _bounded(task.fates.spans(first, end, task.query.fates), end)
     rows: list[Row] = []
     size = read = 0
     unread: list[int] = []
