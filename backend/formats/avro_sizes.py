@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from topicproof.backend.formats.decoded import DEPTH_MAX
+from topicproof.backend.formats.decoded import DECIMAL_DIGITS_MAX, DEPTH_MAX
 from topicproof.backend.formats.limits import (
     DICT_BYTES,
     FIELD_BYTES,
@@ -95,6 +95,8 @@ class AvroSizes:
         if kind in ("array", "map"):
             items = schema["items" if kind == "array" else "values"]
             return self._items(kind, self._shape(items, depth + 1))
+        if kind == "bytes" and (digits := _digits_bytes(schema)):
+            return _Shape(kind, own=ITEM_BYTES + digits, least=1, whole=ITEM_BYTES + digits)
         return self._shape(kind, depth)
 
     def _union(self, branches: list[Any], depth: int) -> _Shape:
@@ -127,7 +129,8 @@ class AvroSizes:
             if type(schema["size"]) is not int or schema["size"] < 0:
                 raise ValueError(f"{quoted(name)} is of {quoted(schema['size'])} bytes")
             shape.size = shape.least = schema["size"]
-            shape.whole = ITEM_BYTES + 4 * shape.size
+            shape.own = ITEM_BYTES + _digits_bytes(schema)
+            shape.whole = shape.own + 4 * shape.size
         elif kind == "enum":
             longest = max(map(len, schema["symbols"]), default=0)
             shape.least, shape.whole = 1, ITEM_BYTES + 4 * longest
@@ -135,13 +138,20 @@ class AvroSizes:
         else:
             self._begun.append(name)
             fields = schema["fields"]
-            shape.own = DICT_BYTES + FIELD_BYTES * len(fields)
+            shape.own = DICT_BYTES + sum(FIELD_BYTES + 4 * len(field["name"]) for field in fields)
             shape.inner = [self._shape(field["type"], depth + 1) for field in fields]
             self._begun.pop()
             shape.least = sum(inner.least for inner in shape.inner)
             shape.whole = shape.own + sum(inner.whole for inner in shape.inner)
             shape.depth = 1 + max((inner.depth for inner in shape.inner), default=0)
         return shape
+
+
+def _digits_bytes(schema: Mapping[str, Any]) -> int:
+    """Return the memory of the digits that a decimal has by its scale, whatever its bytes are."""
+    scale = schema.get("scale")
+    is_decimal = schema.get("logicalType") == "decimal" and type(scale) is int
+    return 2 * min(abs(scale), DECIMAL_DIGITS_MAX) if is_decimal and scale is not None else 0
 
 
 class _ValueWalk:

@@ -83,6 +83,7 @@ def _chain(levels: int) -> Any:
 
 
 MANY = zigzag(COUNT)
+DECIMAL: dict[str, Any] = {"logicalType": "decimal", "precision": 10_000, "scale": 9_990}
 BOMBS = {
     "array of null": (ARRAY_OF_NULL, MANY + b"\0"),
     "array of null, 2 ** 62": (ARRAY_OF_NULL, zigzag(2**62) + b"\0"),
@@ -99,6 +100,18 @@ BOMBS = {
         zigzag(1) + zigzag(1) + b"k" + MANY + b"\0\0",
     ),
     "array in a union": (["null", ARRAY_OF_NULL], b"\2" + MANY + b"\0"),
+    "decimals of ten thousand digits": (
+        array(DECIMAL | {"type": "bytes"}),
+        zigzag(60_000) + b"\2\1" * 60_000 + b"\0",
+    ),
+    "fixed decimals of ten thousand digits": (
+        array(DECIMAL | {"type": "fixed", "name": "D", "size": 1}),
+        zigzag(60_000) + b"\1" * 60_000 + b"\0",
+    ),
+    "a name of 100 kB in each record": (
+        array({"type": "record", "name": "N", "fields": [{"name": "n" * 100_000, "type": "null"}]}),
+        zigzag(1_000) + b"\0",
+    ),
     "wide records": (
         array(record("W", "int", *["null"] * 5_000)),
         zigzag(1_000) + b"\2" * 1_000 + b"\0",
