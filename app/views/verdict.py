@@ -108,10 +108,6 @@ def page() -> None:
             title=f"The verdict of the run as a whole is {run.verdict}",
         )
     subject(run, report)
-    if stage is None:
-        with show_errors():
-            contracts = read_list(settings)
-        run_switch(settings, contracts, run)
     left, right = st.columns([2.5, 1], gap="medium")
     with left:
         outcome(run, report, stage)
@@ -123,6 +119,8 @@ def page() -> None:
     with right, signoff_form.in_sight(), show_errors():
         signoff_form.signing(settings, run, signoff_form.Displayed(stored, stage, digest))
         signoff_form.evidence(settings, run)
+        if stage is None:
+            run_switch(settings, read_list(settings), run)
 
 
 def findings(run: Run, report: Report, address: Mapping[str, str]) -> None:

@@ -129,8 +129,7 @@ class AvroSizes:
             if type(schema["size"]) is not int or schema["size"] < 0:
                 raise ValueError(f"{quoted(name)} is of {quoted(schema['size'])} bytes")
             shape.size = shape.least = schema["size"]
-            shape.own = ITEM_BYTES + _digits_bytes(schema)
-            shape.whole = shape.own + 4 * shape.size
+            shape.whole = ITEM_BYTES + 4 * shape.size
         elif kind == "enum":
             longest = max(map(len, schema["symbols"]), default=0)
             shape.least, shape.whole = 1, ITEM_BYTES + 4 * longest
@@ -148,7 +147,8 @@ class AvroSizes:
 
 
 def _digits_bytes(schema: Mapping[str, Any]) -> int:
-    """Return the memory of the digits that a decimal has by its scale, whatever its bytes are."""
+    """Return the memory of the digits that a decimal has by its scale, however few its bytes are.
+    One of fixed length has no more digits than its bytes hold, or fastavro refuses the schema."""
     scale = schema.get("scale")
     is_decimal = schema.get("logicalType") == "decimal" and type(scale) is int
     return 2 * min(abs(scale), DECIMAL_DIGITS_MAX) if is_decimal and scale is not None else 0
