@@ -265,7 +265,8 @@ def _identity_terms(identity: Any) -> dict[str, Any]:
     from topicproof.backend.contracts.contract import make_contract  # late, as above
 
     topics: dict[str, Any] = {"source": {"topic": "source"}, "sink": {"topic": "sink"}}
-    if isinstance(identity, Mapping) and COLUMN in str(identity.get("sink")):
+    sink = identity.get("sink") if isinstance(identity, Mapping) else None
+    if isinstance(sink, Mapping) and COLUMN in sink:
         topics["sink"] = {"table": {"format": "parquet", "path": "/table", "key": ["key"]}}
     contract = make_contract({**topics, "identity": identity})
     terms = {"identity": str(contract.by)}

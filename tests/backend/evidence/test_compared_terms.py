@@ -85,6 +85,11 @@ def test_a_changed_threshold_differs(limit: str) -> None:
             "json $.id = json $.order.id",
         ),
         (Match("header: a:b", "header: a:b"), {"header": " a:b"}, "header  a:b"),
+        (
+            Match("key", "header:column-id"),
+            {"source": "key", "sink": {"header": "column-id"}},
+            "key = header column-id",
+        ),
     ],
 )
 def test_a_plan_says_what_records_are_matched_by(
