@@ -12,7 +12,7 @@ from pyspark.sql import Column, functions as F
 from topicproof.validators.aggregate import AggregateTerms
 from topicproof.validators.columns import TableTerms, compared_columns
 from topicproof.validators.decoded import path_of, text_of
-from topicproof.validators.expectation import BY_CONTRACT
+from topicproof.validators.expectation import BY_CONTRACT, required_by_terms
 from topicproof.validators.lineage.dead_letters import DeadLetters
 from topicproof.validators.lineage.identity import KEYS, Match
 from topicproof.validators.thresholds import NO_THRESHOLDS, Thresholds
@@ -66,9 +66,8 @@ class ContractTerms:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that these terms require."""
-        return tuple(
-            kind for kind, term in BY_CONTRACT.items() if getattr(self, term.field) is not None
-        )
+        terms = [term for term in BY_CONTRACT.values() if getattr(self, term.field) is not None]
+        return required_by_terms(terms, of_table=self.table is not None)
 
     @property
     def needs_decoded_sink(self) -> bool:

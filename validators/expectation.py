@@ -11,7 +11,7 @@ but its absence never matters. An advisory kind never counts; it is looked for a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from topicproof.validators.finding import Guarantee, Outcome
@@ -283,6 +283,10 @@ MEANINGLESS_OF_TABLE: Mapping[str, str] = {
             "ids of topics and no times of its rows, so rows of a deleted topic look like those of"
             " the present one"
         ),
+        "offset_behind": (
+            "transaction that also commits a group's offset in Kafka, so an offset that is behind"
+            " its rows is normal"
+        ),
         "torn": "transactions of Kafka",
         "circular_flow": "transactions of Kafka",
         **dict.fromkeys(
@@ -326,6 +330,12 @@ def counts(kind: str) -> bool:
     """Whether a kind can make or break a verdict: by a guarantee, a contract, or as a premise."""
     tables = (*REQUIRED.values(), *CONTRADICTIONS.values(), BY_CONTRACT, PREMISES)
     return any(kind in kinds for kinds in tables)
+
+
+def required_by_terms(terms: Collection[RequiringTerm], *, of_table: bool) -> tuple[str, ...]:
+    """Returns the kinds that the terms of a contract require. `of_table`: its sink is a table."""
+    kinds = (kind for kind, term in BY_CONTRACT.items() if term in terms)
+    return tuple(kind for kind in kinds if not of_table or kind not in MEANINGLESS_OF_TABLE)
 
 
 def required_of_table(guarantee: Guarantee) -> tuple[str, ...]:

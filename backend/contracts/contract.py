@@ -56,6 +56,7 @@ from topicproof.validators.expectation import (
     OF_AGGREGATE,
     OF_ALL_UPDATES,
     REQUIRED,
+    required_by_terms,
     required_of_table,
 )
 from topicproof.validators.expected import Expect, Expected
@@ -426,9 +427,8 @@ class Contract(BaseModel):
     @property
     def required_by_terms(self) -> tuple[str, ...]:
         """The kinds that the contract's own terms require, such as its value or group."""
-        return tuple(
-            kind for kind, term in BY_CONTRACT.items() if getattr(self, term.name) is not None
-        )
+        terms = [term for term in BY_CONTRACT.values() if getattr(self, term.name) is not None]
+        return required_by_terms(terms, of_table=self.table is not None)
 
     @property
     def by(self) -> Identity:
@@ -864,7 +864,7 @@ def _of_one(contract: Contract, at: Place, has_source_cluster: bool) -> Iterator
             yield _Disagreement(
                 "order is required, but none is promised", ("order",), ("order", "require")
             )
-        if kind in BY_CONTRACT and kind not in contract.required_by_terms:
+        if kind in BY_CONTRACT and getattr(contract, BY_CONTRACT[kind].name) is None:
             needed = BY_CONTRACT[kind].name
             why = f"{kind} needs a {needed} to compare with"
             yield _Disagreement(why, ("require", number), ("require", needed))

@@ -33,6 +33,10 @@ def test_a_table_needs_no_order_and_has_the_kinds_that_it_can_have() -> None:
     terms = plain.terms(None)
     assert terms.match == Match("json:$.id", "column:order_id")
     assert terms.compared == ("column:amount", "column:Total amount")
+    # Its offset is committed after the rows, in another system.
+    of_group = contract(TABLE, BY_ID, "group: ledger-app\n")
+    assert of_group.kinds == ("duplicate", "gap", "phantom", "offset_ahead")
+    assert of_group.terms({0: 17}).kinds == ("offset_ahead",)
     at_least_once = contract(TABLE, BY_ID, "guarantee: at_least_once\n")
     assert at_least_once.kinds == ("gap", "phantom")
     origin = "sink: {table: {format: iceberg, name: a.b, origin: {partition: p, offset: o}}}\n"
@@ -47,6 +51,10 @@ def test_a_table_needs_no_order_and_has_the_kinds_that_it_can_have() -> None:
         ((TABLE,), "identity: nothing in a row names its input"),
         ((TABLE, BY_ID, "order: per_key\n"), "order: a table has no order of its rows"),
         ((TABLE, BY_ID, "require: [torn]\n"), "torn cannot be judged: a table has no transactions"),
+        (
+            (TABLE, BY_ID, "group: a\nrequire: [offset_behind]\n"),
+            "an offset that is behind its rows",
+        ),
         ((TABLE, BY_ID, "range: retained\n"), "range: nothing tells which rows"),
         ((TABLE, BY_ID, "value: value\n"), "value: a row has columns"),
         ((TABLE, BY_ID, "value: {a.b: value}\n"), "a.b: expected the name of a column"),
