@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from topicproof.validators.expected import NUMBER_TEXT
+
 COLUMN = "column"
 """Begins the spelling of a column as an identity: `column:order_id`, as in `Match`."""
 TEXT, NUMBER = "string", "numeric"
@@ -24,14 +26,32 @@ _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TYPES = frozenset(
     {TEXT, NUMBER, "boolean", "date", "timestamp", "timestamp_ntz", *FLOATING, *_INTEGERS}
 )
-_DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
+_SCALED = re.compile(r"(decimal|numeric)\(([0-9]{1,4}),([0-9]{1,4})\)")
+_MOMENT = re.compile(r"(timestamp|timestamp_ntz)(?:\(([0-6])\))?")
 DIGITS_MAX = 38
 """Digits of Spark's decimals."""
+NUMERIC_MAX = 1_000
+"""Digits, and decimals, that a column of PostgreSQL can be declared with."""
 COLUMNS_MAX = 1_600
 """As many columns as a table of PostgreSQL has at most."""
 COLUMNS_SHOWN = 5
 """A finding names so many columns at most."""
-_PLAIN = r"^[+-]?[0-9]+(?:\.[0-9]*)?$"
+NUMBER_CHARACTERS_MAX = 150_000
+"""Characters of a number; PostgreSQL's have 131,072 digits before the point and 16,383 behind."""
+_NUMBER = (
+    r"^[\x00-\x20]*+(?=[+-]?\.?[0-9])([+-]?+)([0-9]*+)(?:\.([0-9]*+))?+"
+    r"(?:[eE]([+-]?+[0-9]{1,3}+))?+[\x00-\x20]*+(?![\s\S])"
+)
+"""Sign, digits before and behind the point, exponent. No part gives back what it took, so a long
+text takes no longer than its length. An exponent of more digits is no number: it would be one of
+millions of digits."""
+_DATED = r"^[\x00-\x20]*+[+-]?+[0-9]{4,6}+-[\s\S]{1,80}+(?![\s\S])"
+"""Dates, and times with a date. Spark makes a time of today of a text without one."""
+_FRACTION = r"^([^.]++)\.([0-9]++)([^.]*+)$"
+"""A time: up to its seconds, their decimals, and its zone."""
+_DECIMALS_MAX = 12
+"""Decimals of a second that are compared."""
+_BOOLEAN = r"^[!-~]{1,20}$"
 
 
 @dataclass(frozen=True)
@@ -51,10 +71,12 @@ class TableTerms:
 
 def is_type(name: str) -> bool:
     """Whether texts of columns of this type can be compared."""
-    match = _DECIMAL.fullmatch(name)
-    return name in _TYPES or (
-        match is not None and 1 <= int(match[1]) <= DIGITS_MAX and int(match[2]) <= int(match[1])
-    )
+    if (match := _SCALED.fullmatch(name)) is None:
+        return name in _TYPES or _MOMENT.fullmatch(name) is not None
+    digits, scale = int(match[2]), int(match[3])
+    if match[1] == "decimal":
+        return 1 <= digits <= DIGITS_MAX and scale <= digits
+    return 1 <= digits <= NUMERIC_MAX and scale <= NUMERIC_MAX
 
 
 def column_text(name: str) -> Column:
@@ -83,9 +105,22 @@ def canonical_text(text: Column, kind: str) -> Column:
     none stays as it is, so it equals no value; null stays null."""
     if kind == TEXT:
         return text
-    if kind == NUMBER or kind in _INTEGERS:
-        return F.coalesce(_once(text.try_cast("decimal(38,18)"), lambda d: _number(text, d)), text)
-    return F.coalesce(text.try_cast(kind).cast("string"), text)
+    if kind == NUMBER:
+        return F.coalesce(_number(text, None), text)
+    if kind in _INTEGERS:
+        return F.coalesce(_number(text, 0), text)
+    if (match := _SCALED.fullmatch(kind)) is not None:
+        return F.coalesce(_number(text, int(match[3])), text)
+    if (moment := _MOMENT.fullmatch(kind)) is not None:
+        return F.coalesce(_time(text, moment[1]), text)
+    if kind in FLOATING:
+        # Without a sign of zero.
+        value = _floating(text, kind) + F.lit(0).cast(kind)
+    elif kind == "date":
+        value = F.when(text.rlike(_DATED), text).try_cast(kind)
+    else:
+        value = F.when(text.rlike(_BOOLEAN), text).try_cast(kind)
+    return F.coalesce(value.cast("string"), text)
 
 
 def differing(required: str, actual: str, terms: TableTerms) -> Column:
@@ -108,16 +143,39 @@ def differing(required: str, actual: str, terms: TableTerms) -> Column:
     return _once(F.struct(*documents), differences)
 
 
-def _is_same(before: Column, after: Column, kind: str, tolerance: float) -> Column:
-    same = before.eqNullSafe(after)
+def _is_same(required: Column, actual: Column, kind: str, tolerance: float) -> Column:
+    same = required.eqNullSafe(actual)
+    if (moment := _MOMENT.fullmatch(kind)) is not None:
+        return same | F.coalesce(_is_of_finer(required, actual, moment), F.lit(False))
     if not tolerance or kind not in FLOATING:
         return same
-    numbers = [text.try_cast("double") for text in (before, after)]
+    numbers = [_floating(text, "double") for text in (required, actual)]
     distance = F.abs(numbers[0] - numbers[1])
     largest = F.greatest(*(F.abs(number) for number in numbers))
     # Infinity is near to nothing but itself, and Spark has NaN above every number.
     is_finite = largest < F.lit(float("inf"))
     return same | F.coalesce(is_finite & (distance <= largest * F.lit(tolerance)), F.lit(False))
+
+
+def _is_of_finer(required: Column, actual: Column, moment: re.Match[str]) -> Column:
+    """Returns whether a time is what its column makes of a finer one. Databases round it, and some
+    drivers cut it off; either is right. `required`, `actual`: canonical texts."""
+    decimals = 6 if moment[2] is None else int(moment[2])
+
+    def seconds(text: Column) -> Column:
+        dated = F.when(text.rlike(_DATED), text)
+        whole = F.substring_index(dated, ".", 1).try_cast("timestamp").cast("long")
+        part = F.substring(F.regexp_extract(dated, _FRACTION, 2), 1, _DECIMALS_MAX)
+        fraction = F.concat(F.lit("0."), part, F.lit("0"))
+        fraction = fraction.try_cast(f"decimal({_DECIMALS_MAX + 1},{_DECIMALS_MAX})")
+        return whole.cast("decimal(20,0)") + fraction
+
+    distance = seconds(required) - seconds(actual)
+    step, half = (
+        F.lit(f"{number}E-{decimals + 1}").cast(f"decimal({_DECIMALS_MAX + 1},{_DECIMALS_MAX})")
+        for number in (10, 5)
+    )
+    return distance.between(-half, half) | ((distance > 0) & (distance < step))
 
 
 def _once(value: Column, use: Callable[[Column], Column]) -> Column:
@@ -131,19 +189,82 @@ def _texts(document: Column, names: Sequence[str]) -> Column:
     return F.from_json(document.cast("string"), schema)
 
 
-def _number(text: Column, decimal: Column) -> Column:
-    """Returns a number without zeros that say nothing; null for a text that is none, or that has
-    more digits than Spark's decimals and an exponent. `decimal`: what Spark makes of it."""
-    is_exact = decimal.cast("double") == text.try_cast("double")
-    # Spark's own text of a small decimal may have an exponent, as 0E-18 has.
-    whole = F.when(decimal == 0, F.lit("0")).otherwise(F.format_number(decimal, 18))
-    plain = F.when(text.rlike(_PLAIN), text).when(is_exact, F.replace(whole, F.lit(",")))
-    for pattern, replacement in (
-        (r"^\+", ""),
-        (r"(\.[0-9]*?)0+$", "$1"),
-        (r"\.$", ""),
-        (r"^(-?)0+(?=[0-9])", "$1"),
-        (r"^-0$", "0"),
-    ):
-        plain = F.regexp_replace(plain, pattern, replacement)
-    return plain
+def _floating(text: Column, kind: str) -> Column:
+    return F.when(text.rlike(NUMBER_TEXT), text).try_cast(kind)
+
+
+def _time(text: Column, kind: str) -> Column:
+    """Returns a time with all its decimals but zeros that say nothing; null for a text that is
+    none. Spark's times have six decimals and cut off the others, so they are no part of the
+    cast."""
+    dated = F.when(text.rlike(_DATED), text)
+    is_split = dated.rlike(_FRACTION)
+    head, part, zone = (F.regexp_extract(dated, _FRACTION, group) for group in (1, 2, 3))
+    seconds = F.when(is_split, F.concat(head, zone)).otherwise(dated).try_cast(kind).cast("string")
+    fraction = F.rtrim(part, F.lit("0"))
+    shown = F.when(is_split & (fraction != ""), F.concat(F.lit("."), fraction)).otherwise("")
+    return F.concat(seconds, shown)
+
+
+def _number(text: Column, scale: int | None) -> Column:
+    """Returns a number in digits, without an exponent and without zeros that say nothing; null for
+    a text that is none. `scale`: it is rounded to so many decimals, halves away from zero; None: it
+    is not. All is done with texts: Spark's decimals hold 38 digits."""
+    short = F.when(F.length(text) <= NUMBER_CHARACTERS_MAX, text)
+    number = F.when(short.rlike(_NUMBER), short)
+    sign, whole, fraction, exponent = (
+        F.regexp_extract(number, _NUMBER, group) for group in range(1, 5)
+    )
+    power = F.coalesce(exponent.try_cast("int"), F.lit(0))
+    zero = F.lit("0")
+    # The exponent moves the point, over zeros if the digits end. One more zero in front takes what
+    # rounding carries.
+    parts = F.struct(
+        (sign == "-").alias("is_negative"),
+        F.concat(
+            zero,
+            F.repeat(zero, F.greatest(-power, F.lit(0))),
+            whole,
+            fraction,
+            F.repeat(zero, F.greatest(power, F.lit(0))),
+        ).alias("digits"),
+        (F.length(whole) + 1 + F.greatest(power, F.lit(0))).alias("point"),
+    )
+
+    def formatted(parts: Column) -> Column:
+        digits, point = parts.getField("digits"), parts.getField("point")
+        if scale is not None:
+            digits = _rounded(digits, point + scale)
+        return _once(
+            F.struct(
+                F.ltrim(F.substring(digits, F.lit(1), point), zero).alias("whole"),
+                F.rtrim(F.substring(digits, point + 1, F.length(digits)), zero).alias("fraction"),
+            ),
+            lambda trimmed: _signed(parts.getField("is_negative"), trimmed),
+        )
+
+    return F.when(number.isNotNull(), _once(parts, formatted))
+
+
+def _signed(is_negative: Column, parts: Column) -> Column:
+    whole, fraction = parts.getField("whole"), parts.getField("fraction")
+    is_zero = (whole == "") & (fraction == "")
+    return F.concat(
+        F.when(is_negative & ~is_zero, F.lit("-")).otherwise(""),
+        F.when(whole == "", F.lit("0")).otherwise(whole),
+        F.when(fraction == "", F.lit("")).otherwise(F.concat(F.lit("."), fraction)),
+    )
+
+
+def _rounded(digits: Column, count: Column) -> Column:
+    """Returns the first digits, one more if the next one is 5 or more. The first of all is 0."""
+    kept = F.substring(digits, F.lit(1), count)
+    # 0129|9 is 0130: nines become zeros, and the digit before them counts up.
+    stem = F.rtrim(kept, F.lit("9"))
+    last = (F.substring(stem, -1, 1).try_cast("int") + 1).cast("string")
+    up = F.concat(
+        F.substring(stem, F.lit(1), F.length(stem) - 1),
+        last,
+        F.repeat(F.lit("0"), F.length(kept) - F.length(stem)),
+    )
+    return F.when(F.substring(digits, count + 1, F.lit(1)) >= "5", up).otherwise(kept)

@@ -22,7 +22,7 @@ from topicproof.backend.contracts.sink_table import PostgresAddress
 from topicproof.backend.errors import ContractError, SinkError
 from topicproof.backend.sink.table import NOT_IN_PLAIN_TEXT
 from topicproof.backend.yaml_fields import Place
-from topicproof.validators.columns import DIGITS_MAX, NUMBER, TEXT, is_type
+from topicproof.validators.columns import NUMBER, TEXT, is_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,12 +43,14 @@ SESSION = (
 )
 """What the transaction begins with: it sees one moment, writes nothing, and gives texts that do not
 depend on the server's settings."""
+WHOLE_AND_READ_ONLY = "-c default_transaction_read_only=on -c row_security=off"
+"""What each connection begins with. If a policy hides rows from the user, PostgreSQL refuses to
+read the table instead of leaving them out: a verdict is on all rows."""
 STARTUP = (
-    "-c default_transaction_read_only=on -c search_path=pg_catalog -c intervalstyle=postgres"
-    " -c bytea_output=hex"
+    f"{WHOLE_AND_READ_ONLY} -c search_path=pg_catalog -c intervalstyle=postgres -c bytea_output=hex"
 )
-"""What each connection begins with. No operator or function of another schema can be called by a
-name of PostgreSQL's own."""
+"""What Spark's connections begin with. No operator or function of another schema can be called by
+a name of PostgreSQL's own."""
 _TYPES = {
     "int2": "smallint",
     "int4": "int",
@@ -59,7 +61,9 @@ _TYPES = {
     "date": "date",
     "timestamp": "timestamp_ntz",
     "timestamptz": "timestamp",
+    NUMBER: NUMBER,
 }
+_OF_TIME = ("timestamp", "timestamptz")
 _TABLE = """
 select n.nspname, c.relname, c.oid from pg_catalog.pg_class c
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -76,15 +80,21 @@ and n.nspname not in ('pg_catalog', 'information_schema', 'pg_toast')
 limit 1000
 """
 _COLUMNS = """
-select a.attname, coalesce(b.typname, t.typname),
-    case when b.oid is null then a.atttypmod else t.typtypmod end,
-    pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'select')
-from pg_catalog.pg_attribute a
-join pg_catalog.pg_type t on t.oid = a.atttypid
-left join pg_catalog.pg_type b on t.typtype = 'd' and b.oid = t.typbasetype
-where a.attrelid = %(table)s and a.attnum > 0 and not a.attisdropped
-order by a.attnum
+with recursive columns as (
+    select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier
+    from pg_catalog.pg_attribute a
+    where a.attrelid = %(table)s and a.attnum > 0 and not a.attisdropped
+    union all
+    select c.attnum, c.attname, d.typbasetype, d.typtypmod
+    from columns c join pg_catalog.pg_type d on d.oid = c.type and d.typtype = 'd'
+)
+select c.attname, t.typname, c.modifier,
+    pg_catalog.has_column_privilege(%(table)s::oid, c.attnum, 'select')
+from columns c join pg_catalog.pg_type t on t.oid = c.type
+where t.typtype <> 'd'
+order by c.attnum
 """
+"""The columns with their types; a domain may be of another domain."""
 
 Refused = Callable[[Place, str], ContractError]
 
@@ -117,12 +127,14 @@ class PostgresTable:
                 why = f"{address.words} has no table {visible(title)}{like}"
                 raise refused(place, why)
             rows = connection.execute(_COLUMNS, {"table": tables[0][2]}).fetchall()
-        hidden = [row[0] for row in rows if not row[3]]
-        if hidden:
-            raise SinkError(
-                f"{address.words}: the user may not read the column {visible(hidden[0])} of"
-                f" {visible(title)}. Grant it (GRANT SELECT), or name a view without it."
-            )
+            hidden = [row[0] for row in rows if not row[3]]
+            if hidden:
+                raise SinkError(
+                    f"{address.words}: the user may not read the column {visible(hidden[0])} of"
+                    f" {visible(title)}. Grant it (GRANT SELECT), or name a view without it."
+                )
+            # PostgreSQL plans it, and refuses what the user may not read in whole.
+            connection.execute(f"select from {_quoted(*tables[0][:2])} limit 0")
         columns = {row[0]: _type_of(row[1], row[2]) for row in rows}
         if not columns:
             raise refused(place, f"{visible(title)} has no columns")
@@ -170,12 +182,10 @@ class PostgresTable:
     def has_changed(self, rows: int) -> bool:
         """Return whether it has another number of rows now. Raises SinkError."""
         with _connected(self.address) as connection:
-            row = connection.execute(f"select count(*) from {self._quoted()}").fetchone()
+            whole = _quoted(self.schema, self.name)
+            row = connection.execute(f"select count(*) from {whole}").fetchone()
         assert row is not None, "a count is one row"
         return int(row[0]) != rows
-
-    def _quoted(self) -> str:
-        return f"{_identifier(self.schema)}.{_identifier(self.name)}"
 
     def _query(self) -> str:
         """Return the query with a text for each column, and the size of all. `offset 0` keeps the
@@ -189,10 +199,15 @@ class PostgresTable:
             f"case when size <= {SENT_BYTES_MAX} then {name} else left({name}, 100) end as {name}"
             for name in names
         )
+        whole = _quoted(self.schema, self.name)
         return (
             f"(select {cut}, size from (select *, {size} as size from (select {texts}"
-            f" from {self._quoted()} offset 0) as texts offset 0) as sized) as rows_of_table"
+            f" from {whole} offset 0) as texts offset 0) as sized) as rows_of_table"
         )
+
+
+def _quoted(schema: str, name: str) -> str:
+    return f"{_identifier(schema)}.{_identifier(name)}"
 
 
 def _identifier(name: str) -> str:
@@ -202,12 +217,17 @@ def _identifier(name: str) -> str:
 
 
 def _type_of(name: str, modifier: int) -> str:
-    """Return the type of a column as validators/columns.py names it."""
+    """Return the type of a column as validators/columns.py names it. `modifier`: what PostgreSQL
+    keeps in brackets of a type, as `atttypmod`; -1: nothing."""
+    if modifier < 0:
+        return _TYPES.get(name, TEXT)
+    if name in _OF_TIME:
+        return f"{_TYPES[name]}({modifier})"
     if name == NUMBER:
         digits, scale = ((modifier - 4) >> 16) & 0xFFFF, (modifier - 4) & 0x7FF
-        decimal = f"decimal({digits},{scale})"
-        is_decimal = modifier >= 4 and digits <= DIGITS_MAX and is_type(decimal)
-        return decimal if is_decimal else NUMBER
+        kinds = (f"decimal({digits},{scale})", f"{NUMBER}({digits},{scale})", NUMBER)
+        # A negative scale, which rounds to tens, is none of the first two.
+        return next(filter(is_type, kinds))
     return _TYPES.get(name, TEXT)
 
 
@@ -227,7 +247,7 @@ def _connected(address: PostgresAddress) -> Iterator[Connection[Any]]:
         "connect_timeout": CONNECT_TIMEOUT_S,
         "require_auth": _required_auth(),
         "application_name": "topicproof",
-        "options": "-c default_transaction_read_only=on",
+        "options": WHOLE_AND_READ_ONLY,
     }
     for name in ("user", "sslmode"):
         if (value := getattr(address, name)) is not None:
