@@ -27,6 +27,8 @@ from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.kafka.origin import find_replaced
 from topicproof.backend.storage import keep_in
 from topicproof.validators.circumstances import Circumstances
+from topicproof.validators.columns import TEXT
+from topicproof.validators.decoded import path_of
 from topicproof.validators.finding import Bounds, Origins, PartitionBounds
 from topicproof.validators.merged_topics import join
 from topicproof.validators.question import Question
@@ -84,10 +86,6 @@ def capture_of_nothing(
     empty(spark, evidence)
     nothing = PartitionBounds(0, 0, 0, 0)
     sink = join([Bounds(topic, (nothing,)) for topic in (question.sink, *question.also)])
-    source = replace(
-        question.source,
-        partitions=tuple(replace(p, lso=p.start, hw=p.start) for p in question.source.partitions),
-    )
     committed, uncommitted, inputs = (
         keep_in(spark.createDataFrame([], COLUMNS), evidence / name, 0, COLUMNS)
         for name in (COMMITTED, UNCOMMITTED, INPUTS)
@@ -95,16 +93,7 @@ def capture_of_nothing(
     log = SCHEMA.empty_table().drop_columns("inflated")
     sink_log = log if question.agreed.table is None else None
     return Capture(
-        # No other witness may speak about records that were not read.
-        replace(
-            question,
-            source=sink if question.agreed.unique else source,
-            agreed=replace(question.agreed, offsets=None),
-            group=None,
-            due=None,
-            sink_from={},
-            not_processed=0,
-        ),
+        question_of_nothing(question, sink),
         sink,
         Readings(committed, uncommitted, inputs),
         sink_log,
@@ -113,4 +102,27 @@ def capture_of_nothing(
         circumstances=Circumstances(looked=True, replaced=replaced, vanished=True),
         origin=origins.sink,
         source_origin=origins.source,
+    )
+
+
+def question_of_nothing(question: Question, sink: Bounds) -> Question:
+    """Return the question without records, and without what other witnesses say: none may speak
+    about records that were not read. `sink`: its empty bounds."""
+    source = replace(
+        question.source,
+        partitions=tuple(replace(p, lso=p.start, hw=p.start) for p in question.source.partitions),
+    )
+    agreed = replace(question.agreed, offsets=None)
+    if agreed.table is not None:
+        # Nobody may have looked at the table. Evidence has a type for each compared column.
+        types = dict.fromkeys(map(path_of, agreed.compared), TEXT)
+        agreed = replace(agreed, table=replace(agreed.table, types=types))
+    return replace(
+        question,
+        source=sink if agreed.unique else source,
+        agreed=agreed,
+        group=None,
+        due=None,
+        sink_from={},
+        not_processed=0,
     )
