@@ -101,10 +101,10 @@ def broken_text(agreed: ContractTerms) -> Column:
 
 def compared_value(agreed: ContractTerms) -> Column:
     """Returns what is compared with the required value of an output."""
-    if agreed.table is not None:
-        return compared_columns(F.col("value"), agreed.table.types)
     if not agreed.compared:
         return F.col("value")
+    if agreed.table is not None:
+        return compared_columns(F.col("value"), agreed.table.types)
     texts = F.struct(*(text_of(field).alias(path_of(field)) for field in agreed.compared))
     return F.to_json(texts, {"ignoreNullFields": "false"}).cast("binary")
 

@@ -35,6 +35,7 @@ from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark
 from topicproof.backend.services.spark_session import failed
 from topicproof.backend.storage import FrameFolder, fetch
 from topicproof.validators.columns import COLUMN
+from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Bounds, PartitionBounds, Witness
 from topicproof.validators.merged_topics import join
 from topicproof.validators.question import Question
@@ -132,8 +133,9 @@ def _read(
         fetch(spark, evidence)
     except PySparkException as error:
         raise failed(f"Spark could not read {source.topic}", error) from error
-    doubt = _repeated_keys(question, rows)
-    return replace(capture, doubts=doubt)
+    return replace(
+        capture, doubts=(*_repeated_keys(question, rows), *rows_without_key(question, rows))
+    )
 
 
 def _bounds_of(title: str, rows: DataFrame) -> Bounds:
@@ -165,4 +167,22 @@ def _repeated_keys(question: Question, rows: DataFrame) -> tuple[str, ...]:
     return (
         f"the contract's `key` ({', '.join(terms.key)}) does not identify a row: {noun} of it"
         f" {'is' if count == 1 else 'are'} in rows of different inputs. Name the columns that do.",
+    )
+
+
+def rows_without_key(question: Question, rows: DataFrame) -> tuple[str, ...]:
+    """Return a doubt if nothing tells several rows of one input apart: their key is NULL. Asked if
+    inputs have several rows, and rows name their inputs. `rows`: the reading of the table."""
+    terms = question.agreed.table
+    if terms is None or question.by_key or question.expected.kind is not Expect.ONE_TO_MANY:
+        return ()
+    keyless = rows.where(F.col("key").isNull() & F.col("headers").isNotNull())
+    inputs = keyless.groupBy(F.col("headers")[0].getField("value").alias("input"))
+    count = inputs.agg(F.count("*").alias("rows")).where(F.col("rows") > 1).count()
+    if not count:
+        return ()
+    return (
+        f"the contract's `key` ({', '.join(terms.key)}) does not identify a row:"
+        f" {counted(count, 'input')} {'has' if count == 1 else 'have'} several rows without it."
+        " Name columns that are never NULL.",
     )

@@ -109,8 +109,11 @@ def reading_of(reader: TableReader, question: Question) -> DataFrame:
         key = text[terms.key[0]]
     elif terms.key:
         parts = [text[name] for name in terms.key]
-        is_whole = F.forall(F.array(*parts), lambda part: part.isNotNull())
-        key = F.when(is_whole, F.to_json(F.array(*parts)))
+        is_identity = question.by_key and question.agreed.match.sink == "key"
+        # Rows of one input are told apart by what there is of their key. An identity is whole.
+        need = F.forall if is_identity else F.exists
+        has_key = need(F.array(*parts), lambda part: part.isNotNull())
+        key = F.when(has_key, F.to_json(F.array(*parts)))
     error = F.format_string(f"{TOO_LARGE} %d", size)
     row = F.to_json(
         F.struct(*(text[name].alias(name) for name in names)), {"ignoreNullFields": "false"}
@@ -241,11 +244,21 @@ def _opened(
         moment = "before its first snapshot" if snapshot is None else f"at snapshot {snapshot}"
         note = f"The table {title} was read at once, {moment} of Iceberg."
         return reader.load(_place_of(table)), lambda: _snapshot(spark, table), snapshot, note
-    frame = _load(spark, table)
-    files = frozenset(frame.inputFiles())
+    files = _files(spark, table)
     noun = "file" if len(files) == 1 else "files"
     note = f"The table {title} was read once, from {len(files):,} {noun} of {table.format}."
-    return frame, lambda: frozenset(_load(spark, table).inputFiles()), files, note
+    return _load(spark, table), lambda: _files(spark, table), files, note
+
+
+def _files(spark: SparkSession, table: Table) -> frozenset[object]:
+    """Return the files of a table. Delta never writes a file again, and others may: of them, size
+    and time count too."""
+    if table.format == "delta":
+        return frozenset(_load(spark, table).inputFiles())
+    files = spark.read.format("binaryFile").load(_place_of(table))
+    # A time as a number does not depend on this machine's zone.
+    time = F.unix_micros("modificationTime")
+    return frozenset(map(tuple, files.select("path", "length", time).collect()))
 
 
 def _load(spark: SparkSession, table: Table) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,10 +25,16 @@ from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.errors import ContractError, RecordTooLarge, SinkError
 from topicproof.backend.evidence.folder import CONTRACT, EVIDENCE
 from topicproof.backend.judging.judge import JudgeOptions, judge_topics
+from topicproof.backend.judging.presence import question_of_nothing
+from topicproof.backend.judging.table_capture import rows_without_key
 from topicproof.backend.judging.table_rows import TableReader, TableSink, open_table
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.validators.finding import Finding, Outcome
+from topicproof.validators.columns import TEXT, is_type
+from topicproof.validators.finding import Bounds, Finding, Outcome
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.question import Question
+from topicproof.validators.readings import HEADERS_TYPE
 from topicproof.validators.report import Report
 
 ORDERS = 20
@@ -238,7 +245,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(
     pipeline: Pipeline, database: psycopg.Connection[Any], spark: SparkSession
 ) -> None:
     """Story: somebody writes a contract with mistakes, or names a database that is away, or one
-    that says no. Each is a sentence, with the nearest name where there is one."""
+    that says no or would hide rows. Each is a sentence, with the nearest name if there is one."""
     fill(database, "payments", [row(1)])
     database.execute("create role guest login; revoke all on payments from public")
 
@@ -265,6 +272,11 @@ def test_what_is_wrong_is_said_before_anything_is_read(
     assert "permission denied" in said(text.replace("user=tests", "user=guest")) or (
         "may not read the column" in said(text.replace("user=tests", "user=guest"))
     )
+    database.execute(
+        "grant select on payments to guest; alter table payments enable row level security;"
+        " create policy hidden on payments for select to guest using (order_id <> 1)"
+    )
+    assert "affected by row-level security" in said(text.replace("user=tests", "user=guest"))
     assert 'database "other" does not exist' in said(text.replace("/postgres?", "/other?"))
     closed = text.replace(pipeline.url.rpartition(":")[2].partition("/")[0], "1")
     assert "The database 127.0.0.1:1/postgres cannot be read: connection" in said(closed)
@@ -315,9 +327,19 @@ def test_files_of_parquet_are_judged_as_rows(
     pipeline: Pipeline, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Story: a job writes two lines of each order into files, with the place of its input. One
-    line is there twice, one is missing, and one names a place that the topic does not have."""
+    line is there twice, one is missing, and one names a place that the topic does not have. Part of
+    a key is NULL, and the other part tells two lines apart. A file that is written again under its
+    own name is a change of the table."""
     lines: list[tuple[Any, ...]] = [
-        (pipeline.source, n % 2, n // 2, n, line, bytes([n]), datetime(2026, 1, 1, n, tzinfo=UTC))
+        (
+            pipeline.source,
+            n % 2,
+            n // 2,
+            None if n == 6 else n,
+            line,
+            bytes([n]),
+            datetime(2026, 1, 1, n, tzinfo=UTC),
+        )
         for n in NUMBERS
         for line in (1, 2)
         if (n, line) != (4, 2)
@@ -338,6 +360,18 @@ def test_files_of_parquet_are_judged_as_rows(
     (repeated,) = finding(report, "duplicate").examples
     assert (repeated.identity, repeated.lineage) == ('"["1","1"]"', f"{pipeline.source}/1/0/0")
     assert report.notes[0].endswith("was read once, from 3 files of parquet.")
+
+    reader = opened(pipeline, spark, text)
+    assert not reader.has_changed(len(lines))
+    os.utime(next((tmp_path / "the lines").glob("*.parquet")), (1, 1))
+    assert reader.has_changed(len(lines))
+
+    terms = make_contract(parse_fields(text))
+    question = question_of(terms, Cluster(Address(pipeline.bootstrap)))
+    inputs = [(key, [(LINEAGE_HEADER, b"a")]) for key in (None, None, b"1", b"1")]
+    rows = spark.createDataFrame(inputs, f"key binary, headers {HEADERS_TYPE}")
+    (doubt,) = rows_without_key(question, rows)
+    assert "1 input has several rows without it" in doubt
 
 
 def test_a_topic_that_moves_leaves_open_what_may_be_late(
@@ -362,3 +396,39 @@ def test_a_topic_that_moves_leaves_open_what_may_be_late(
     assert report.verdict is Outcome.UNKNOWN, report.why
     assert counts(report) == {"gap": 1, "movement": 2}
     assert finding(report, "gap").explained_by == "movement"
+
+
+def test_types_of_postgresql_keep_their_digits(
+    pipeline: Pipeline, database: psycopg.Connection[Any], spark: SparkSession
+) -> None:
+    """Story: a column rounds what is written into it, to more digits than Spark's decimals have, or
+    to thousandths of a second. A domain is of another domain."""
+    database.execute("create domain cents as numeric(12,2); create domain price as cents")
+    types = {
+        "price": "decimal(12,2)",
+        "numeric(40,2)": "numeric(40,2)",
+        "numeric(3,5)": "numeric(3,5)",
+        "numeric(3,-2)": "numeric",
+        "numeric": "numeric",
+        "timestamp(0)": "timestamp_ntz(0)",
+        "timestamptz(3)": "timestamp(3)",
+        "timestamptz": "timestamp",
+        "varchar(20)": "string",
+        "int": "int",
+    }
+    columns = ", ".join(f"c{number} {name}" for number, name in enumerate(types))
+    database.execute(f"create table typed ({columns})")
+    text = pipeline.contract("typed", "key: [c0]}}\nidentity: {source: key, sink: key}\n")
+    assert [*opened(pipeline, spark, text).types.values()] == [*types.values()]
+    assert all(map(is_type, types.values()))
+
+
+def test_evidence_of_a_source_that_vanished_has_types_of_columns() -> None:
+    """Story: the topic is deleted before anybody looks at the table. The evidence of that is
+    evidence, too."""
+    text = "source: {topic: orders}\nsink: {table: {format: parquet, path: /a, key: [order_id]}}\n"
+    terms = make_contract(parse_fields(text + BY_ID)).terms(None)
+    question = Question(Bounds("orders", ()), "a", agreed=terms)
+    table = question_of_nothing(question, Bounds("a", ())).agreed.table
+    assert table is not None
+    assert table.types == dict.fromkeys(("amount", "rate", "note"), TEXT)
