@@ -202,8 +202,8 @@ def _time(text: Column, kind: str) -> Column:
     head, part, zone = (F.regexp_extract(dated, _FRACTION, group) for group in (1, 2, 3))
     seconds = F.when(is_split, F.concat(head, zone)).otherwise(dated).try_cast(kind).cast("string")
     fraction = F.rtrim(part, F.lit("0"))
-    shown = F.when(is_split & (fraction != ""), F.concat(F.lit("."), fraction)).otherwise("")
-    return F.concat(seconds, shown)
+    decimals = F.when(is_split & (fraction != ""), F.concat(F.lit("."), fraction)).otherwise("")
+    return F.concat(seconds, decimals)
 
 
 def _number(text: Column, scale: int | None) -> Column:
@@ -258,13 +258,13 @@ def _signed(is_negative: Column, parts: Column) -> Column:
 
 def _rounded(digits: Column, count: Column) -> Column:
     """Returns the first digits, one more if the next one is 5 or more. The first of all is 0."""
-    kept = F.substring(digits, F.lit(1), count)
+    prefix = F.substring(digits, F.lit(1), count)
     # 0129|9 is 0130: nines become zeros, and the digit before them counts up.
-    stem = F.rtrim(kept, F.lit("9"))
+    stem = F.rtrim(prefix, F.lit("9"))
     last = (F.substring(stem, -1, 1).try_cast("int") + 1).cast("string")
     up = F.concat(
         F.substring(stem, F.lit(1), F.length(stem) - 1),
         last,
-        F.repeat(F.lit("0"), F.length(kept) - F.length(stem)),
+        F.repeat(F.lit("0"), F.length(prefix) - F.length(stem)),
     )
-    return F.when(F.substring(digits, count + 1, F.lit(1)) >= "5", up).otherwise(kept)
+    return F.when(F.substring(digits, count + 1, F.lit(1)) >= "5", up).otherwise(prefix)
