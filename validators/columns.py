@@ -210,40 +210,39 @@ def _number(text: Column, scale: int | None) -> Column:
     """Returns a number in digits, without an exponent and without zeros that say nothing; null for
     a text that is none. `scale`: it is rounded to so many decimals, halves away from zero; None: it
     is not. All is done with texts: Spark's decimals hold 38 digits."""
-    short = F.when(F.length(text) <= NUMBER_CHARACTERS_MAX, text)
-    number = F.when(short.rlike(_NUMBER), short)
-    sign, whole, fraction, exponent = (
-        F.regexp_extract(number, _NUMBER, group) for group in range(1, 5)
-    )
-    power = F.coalesce(exponent.try_cast("int"), F.lit(0))
+    is_number = (F.length(text) <= NUMBER_CHARACTERS_MAX) & text.rlike(_NUMBER)
+    parts = F.split(F.regexp_replace(text, _NUMBER, "$1 $2 $3 $4"), " ")
+    # Spark makes a branch only if its condition holds.
+    return F.when(is_number, _once(_once(parts, _digits), lambda number: _plain(number, scale)))
+
+
+def _digits(parts: Column) -> Column:
+    """Returns a number as a struct: is_negative, digits, point (how many digits are before it). The
+    exponent moves the point, over zeros if the digits end. One more zero in front takes what
+    rounding carries. `parts`: an array of the parts of `_NUMBER`."""
     zero = F.lit("0")
-    # The exponent moves the point, over zeros if the digits end. One more zero in front takes what
-    # rounding carries.
-    parts = F.struct(
-        (sign == "-").alias("is_negative"),
-        F.concat(
-            zero,
-            F.repeat(zero, F.greatest(-power, F.lit(0))),
-            whole,
-            fraction,
-            F.repeat(zero, F.greatest(power, F.lit(0))),
-        ).alias("digits"),
-        (F.length(whole) + 1 + F.greatest(power, F.lit(0))).alias("point"),
+    power = F.coalesce(parts[3].try_cast("int"), F.lit(0))
+    left, right = (F.greatest(sign * power, F.lit(0)) for sign in (F.lit(-1), F.lit(1)))
+    digits = F.concat(zero, F.repeat(zero, left), parts[1], parts[2], F.repeat(zero, right))
+    return F.struct(
+        (parts[0] == "-").alias("is_negative"),
+        digits.alias("digits"),
+        (F.length(parts[1]) + 1 + right).alias("point"),
     )
 
-    def formatted(parts: Column) -> Column:
-        digits, point = parts.getField("digits"), parts.getField("point")
-        if scale is not None:
-            digits = _rounded(digits, point + scale)
-        return _once(
-            F.struct(
-                F.ltrim(F.substring(digits, F.lit(1), point), zero).alias("whole"),
-                F.rtrim(F.substring(digits, point + 1, F.length(digits)), zero).alias("fraction"),
-            ),
-            lambda trimmed: _signed(parts.getField("is_negative"), trimmed),
-        )
 
-    return F.when(number.isNotNull(), _once(parts, formatted))
+def _plain(number: Column, scale: int | None) -> Column:
+    """Returns the text of what `_digits` returns."""
+    digits, point = number.getField("digits"), number.getField("point")
+
+    def formatted(digits: Column) -> Column:
+        parts = F.struct(
+            F.ltrim(F.substr(digits, F.lit(1), point), F.lit("0")).alias("whole"),
+            F.rtrim(F.substr(digits, point + 1), F.lit("0")).alias("fraction"),
+        )
+        return _once(parts, lambda parts: _signed(number.getField("is_negative"), parts))
+
+    return formatted(digits) if scale is None else _once(_rounded(digits, point + scale), formatted)
 
 
 def _signed(is_negative: Column, parts: Column) -> Column:
