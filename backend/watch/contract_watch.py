@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -42,10 +43,16 @@ from topicproof.backend.watch.record_reader import (
 )
 from topicproof.backend.watch.standings import State
 from topicproof.backend.watch.watchable import WatchedContract
-from topicproof.validators.expectation import PREMISES, UNREADABLE as UNREADABLE_RECORDS
+from topicproof.validators.expectation import PENDING, PREMISES, UNREADABLE as UNREADABLE_RECORDS
 from topicproof.validators.finding import Bounds, Finding, Outcome, PartitionBounds
 from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
-from topicproof.validators.increments.watched_pair import HELD_MAX, NO_ROWS, SinkRows, WatchedPair
+from topicproof.validators.increments.watched_pair import (
+    HELD_MAX,
+    NO_ROWS,
+    SinkRows,
+    WatchedPair,
+    rows_together,
+)
 from topicproof.validators.kinds import gap, source_removed
 from topicproof.validators.next_steps import OF_UNKNOWN
 from topicproof.validators.sentences import counted
@@ -137,8 +144,10 @@ class ContractWatch:
     _withheld: WithheldRows = field(default_factory=WithheldRows)
     _looked_at: float = 0.0
     """When it was last read, in seconds of the monotonic clock."""
-    _pending_at: float | None = None
-    """Since when open transactions have kept it unknown, at every look, whether inputs are lost."""
+    _pending_since: dict[str, float] = field(default_factory=dict)
+    """By kind of finding: since when open transactions have kept it unknown, at every look."""
+    _is_source_read: bool = False
+    """Whether the source was read up to its last stable offsets at the last look."""
 
     @classmethod
     def begin(
@@ -234,16 +243,22 @@ class ContractWatch:
                 pair.sources[p.partition].hw = p.hw
         spans = _shares(pair.sink_ends, sink, max(half, offsets_max - read))
         log: list[LogSpan] = []
-        rows = NO_ROWS
+        new_rows = NO_ROWS
         if pair.held.size < HELD_MAX:
-            rows = self._read_sink(kafka, sink, spans, log)
+            new_rows = self._read_sink(kafka, sink, spans, log)
             read += sum(span.end - span.begin for span in log)
-        pair.add_sink(self._resolved(rows, source))
+        pair.add_sink(self._resolved(new_rows, source))
         is_sink_read = all(
             pair.sink_ends.get(p.partition, p.start) >= p.lso for p in sink.partitions
         )
-        pair.settle(now_ms, is_sink_read=is_sink_read)
-        pair.counts.pending = self._pending(kafka, sink, log)
+        self._is_source_read = all(
+            p.partition in pair.sources and pair.sources[p.partition].end >= p.lso
+            for p in source.partitions
+        )
+        rows = self._held_rows()
+        pair.settle(now_ms, is_sink_read=is_sink_read, held=rows)
+        judged = None if rows is None else pair.with_held(rows)
+        pair.counts.pending = self._pending(kafka, sink, log, judged or pair)
         if contract.by_key:
             before_s = (now_ms - contract.contract.remember) // 1_000
             # An output may still come while the sink is not read so far, or its input is not late.
@@ -251,7 +266,7 @@ class ContractWatch:
             open_before_s = (pair.through_ms - patience) // 1_000
             self._identities.forget(pair, self.turn, before_s=before_s, open_before_s=open_before_s)
             self.turn = (self.turn + 1) % SLICES
-        self._judge()
+        self._judge(judged)
         self.note_behind(source, sink)
         if not self.figures.behind:
             self.figures.read_at = began
@@ -381,9 +396,20 @@ class ContractWatch:
         )
         return self._identities.resolve_outputs(pair, rows, is_source_read=is_read)
 
-    def _pending(self, kafka: Connection, sink: Bounds, log: list[LogSpan]) -> int:
-        """Count the late outputs that an open transaction of the sink may hold."""
-        missing = self.pair.missing_count()
+    def _held_rows(self) -> SinkRows | None:
+        """Return the outputs that are held, with the places of their inputs; None if there are any,
+        and the source is to be read further: reading it tells more, and costs less."""
+        pair = self.pair
+        if pair.held.size and not self._is_source_read:
+            return None
+        return self._identities.resolve_held(pair) if pair.by_key else pair.held
+
+    def _pending(
+        self, kafka: Connection, sink: Bounds, log: list[LogSpan], judged: WatchedPair
+    ) -> int:
+        """Count the late outputs that an open transaction of the sink may hold. `judged`: the pair
+        with the outputs that are held."""
+        missing = judged.missing_count()
         is_withheld = any(p.lso < p.hw for p in sink.partitions)
         if not missing or not is_withheld:
             return 0
@@ -394,13 +420,19 @@ class ContractWatch:
         unread = sum(self._withheld.unread.values())
         if self.pair.by_key:
             nameless = int(((rows.identity_high == 0) & (rows.identity_low == 0)).sum())
-            decided = np.ones(rows.size, bool)
-            rows = self._identities.resolve(rows, decided, is_counted=False)
+            # Of inputs that share an identity, those that are held are outputs of the first ones.
+            rows = rows_together((self.pair.held, rows))
+            rows = self._identities.resolve(rows, np.ones(rows.size, bool), is_counted=False)
         # Any late output may be one without an identity, or one that nobody reads.
-        return min(missing, self.pair.missing_among(rows) + nameless + unread)
+        return min(missing, judged.missing_among(rows) + nameless + unread)
 
-    def _judge(self) -> None:
+    def _judge(self, judged: WatchedPair | None = None) -> None:
+        """Judge what was read so far. `judged`: the pair with the outputs that are held. Without
+        it, any late output may be among them."""
         pair, figures = self.pair, self.figures
+        pending = pair.counts.pending
+        if judged is None:
+            judged, pending = pair, min(pair.missing_count(), pending + pair.held.size)
         doubts = []
         if pair.counts.hidden:
             doubts.append(
@@ -423,13 +455,13 @@ class ContractWatch:
                 f"{counted(pair.counts.undecided, 'record')} of {pair.sink_topic} without the"
                 " marker of a transaction: nothing in the log says whether it was committed."
             )
-        figures.verdict = verdict_of(
-            pair, self.contract.terms, pending=pair.counts.pending, doubts=doubts
-        )
-        if gap.NAME not in figures.verdict.unknown or not pair.counts.pending:
-            self._pending_at = None
-        elif self._pending_at is None:
-            self._pending_at = time.monotonic()
+        figures.verdict = verdict_of(judged, self.contract.terms, pending=pending, doubts=doubts)
+        now, causes = time.monotonic(), judged.causes
+        self._pending_since = {
+            kind: self._pending_since.get(kind, now)
+            for kind in figures.verdict.unknown
+            if (kind == gap.NAME and pair.counts.pending) or causes.get(kind, Counter())[PENDING]
+        }
         figures.inputs_due, figures.inputs_late = pair.counts.due_total, pair.counts.late_total
         figures.judged = pair.counts.committed + pair.counts.aborted
         figures.aborted = pair.counts.aborted
@@ -467,12 +499,17 @@ class ContractWatch:
             for finding in verdict.findings
             if finding.kind in PREMISES and finding.outcome is Outcome.UNKNOWN
         ]
-        if self._pending_at is not None and time.monotonic() - self._pending_at >= PATIENCE_S:
-            # One transaction ends soon. But they may follow one another without an end.
-            unknown.append(verdict.by_kind[gap.NAME])
+        # One transaction ends soon. But it may hang, or they may follow one another without an end.
+        now = time.monotonic()
+        pending = [
+            verdict.by_kind[kind]
+            for kind, since in self._pending_since.items()
+            if now - since >= PATIENCE_S
+        ]
         return [
             *(self._condition(Kind.VIOLATED, finding) for finding in wrong),
             *(self._condition(Kind.UNKNOWN, finding) for finding in unknown),
+            *(self._condition(Kind.UNKNOWN, finding, OF_UNKNOWN[PENDING]) for finding in pending),
             *self._doubts(verdict.doubts),
         ]
 
@@ -482,6 +519,9 @@ class ContractWatch:
         of them is over."""
         verdict = self.figures.verdict
         kinds = () if verdict is None else verdict.unknown
+        if self.pair.held.size and not self._is_source_read:
+            # Each may be among what is held and not judged.
+            kinds = self.contract.terms.kinds
         return frozenset((self.contract.name, kind) for kind in kinds)
 
     def _doubts(self, doubts: Sequence[str]) -> Iterator[Condition]:
@@ -507,7 +547,8 @@ class ContractWatch:
                 finding="doubts",
             )
 
-    def _condition(self, kind: Kind, finding: Finding) -> Condition:
+    def _condition(self, kind: Kind, finding: Finding, step: str = "") -> Condition:
+        """`step`: what to do about it; without it, what its kind says."""
         contract = self.contract
         offsets = []
         topic = contract.source if finding.kind == source_removed.NAME else contract.sink
@@ -523,7 +564,8 @@ class ContractWatch:
             sentence=f"Contract {contract.name}, {finding.kind}: {finding.why}",
             topics=(contract.source, contract.sink),
             next_step=(
-                f"`topicproof check` of the same contract names every record. {next_step(finding)}"
+                "`topicproof check` of the same contract names every record."
+                f" {step or next_step(finding)}"
             ).strip(),
             offsets=tuple(offsets),
             contract=contract.name,

@@ -98,6 +98,15 @@ class Identities:
         pair.held = SinkRows(*columns)
         return together.take(np.arange(waiting.size, together.size))
 
+    def resolve_held(self, pair: WatchedPair) -> SinkRows:
+        """Return the rows that are held, each with the place of its input if that was read. None of
+        them counts as an output yet."""
+        decided = pair.are_decided(pair.held, is_source_read=False)
+        everything = np.ones(pair.held.size, bool)
+        rows = self.resolve(pair.held, everything, is_counted=False)
+        waits = (rows.source_partition == NO_PARTITION) & ~decided
+        return rows._replace(source_partition=np.where(waits, UNRESOLVED, rows.source_partition))
+
     def _looked_up_again(self, held: SinkRows, decided: Flags) -> Flags:
         """Mark the rows that are looked up again: the first of each partition, and those behind it
         if it waits no longer. A million may wait, and the source be read for long."""

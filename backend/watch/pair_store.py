@@ -97,6 +97,14 @@ class PairStore:
         except sqlite3.DatabaseError as error:
             raise self._unusable(f"cannot be written: {error}") from error
 
+    def standing_names(self) -> set[str]:
+        """Return the names of the contracts of which it is written how they stand. Raises
+        SetupError."""
+        try:
+            return {name for (name,) in self.db.execute("select name from standing")}
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(f"cannot be read: {error}") from error
+
     def undo(self) -> None:
         """Forget what was not written."""
         self.db.rollback()

@@ -217,7 +217,10 @@ class Watcher:
                 self.contracts.pop(name, None)
                 self.figures.contracts.pop(name, None)
                 self._troubles.pop(f"contract {name}", None)
-        gone = before.keys() - after.keys()
+        # What an earlier process has left of contracts that were taken off the list meanwhile, too.
+        alarmed = {alarm.condition.contract for alarm in self.state.alarms.alarms.values()} - {""}
+        standing = set() if self.store is None else self.store.standing_names()
+        gone = (before.keys() | alarmed | standing) - after.keys() - self._unlisted
         for name in sorted(gone):
             self.on_trouble(f"Contract {name} is not watched any more.")
         if watched != self.watched:

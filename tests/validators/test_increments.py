@@ -34,7 +34,7 @@ from tests.validators.pair_oracle import (
     judge,
 )
 from topicproof.backend.watch import pair_store as pair_store_module
-from topicproof.backend.watch.identities import SLICES, digest, numbers_of
+from topicproof.backend.watch.identities import SLICES, Identities, digest, numbers_of
 from topicproof.backend.watch.pair_store import PairStore, StateTooLarge, pair_store
 from topicproof.backend.watch.record_reader import MatchTerms, PlaceReader
 from topicproof.validators.expectation import REQUIRED
@@ -54,6 +54,7 @@ from topicproof.validators.increments.watched_pair import (
     SourceSpan,
     UnreadableRange,
     WatchedPair,
+    rows_together,
 )
 from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
 from topicproof.validators.lineage.headers import Lineage
@@ -147,7 +148,7 @@ def watched(pair: Pair, chance: random.Random, apart: int, store: PairStore) -> 
             is_read = all(at == bounds.hw for at, bounds in ends)
             rows = identities.resolve_outputs(state, rows, is_source_read=is_read)
         state.add_sink(rows)
-        state.settle(5, is_sink_read=True)
+        state.settle(5, is_sink_read=True, held=held_rows(state, identities))
         if chance.random() < 0.3:
             store.undo()
             (source_at, sink_at), everything = before, False
@@ -156,7 +157,9 @@ def watched(pair: Pair, chance: random.Random, apart: int, store: PairStore) -> 
         kept = store.read("pair")
         assert kept is not None
         state = kept
-    state.settle(FOR_EVER, is_sink_read=True)
+    held = held_rows(state, identities)
+    state.settle(FOR_EVER, is_sink_read=True, held=held)
+    judged = state.with_held(held)
     pending = [
         (
             *(one.partition, one.offset, one.written),
@@ -168,10 +171,15 @@ def watched(pair: Pair, chance: random.Random, apart: int, store: PairStore) -> 
     ]
     rows = rows_of(pending)
     if by_key:
+        rows = rows_together((state.held, rows))
         rows = identities.resolve(rows, np.ones(rows.size, bool), is_counted=False)
     nameless = sum(one.identity is None for one in pair.sink if pair.pending(one)) * by_key
-    held_back = min(state.missing_count(), state.missing_among(rows) + nameless)
-    return verdict_of(state, terms_of(pair), pending=held_back)
+    held_back = min(judged.missing_count(), judged.missing_among(rows) + nameless)
+    return verdict_of(judged, terms_of(pair), pending=held_back)
+
+
+def held_rows(state: WatchedPair, identities: Identities) -> SinkRows:
+    return identities.resolve_held(state) if state.by_key else state.held
 
 
 def digested(identity: str | None) -> bytes:
@@ -211,7 +219,8 @@ def test_increments_find_what_a_slow_judge_finds(
     tmp_path: Path,
 ) -> None:
     """Story: hostile pairs are folded in slices of random lengths, and the watch is killed between
-    them. Each kind that a watch judges has the rows of the slow judge, and so has the verdict."""
+    them. Each kind that a watch judges has the rows of the slow judge, and so has the verdict, also
+    while outputs wait for inputs in open transactions of the source."""
     monkeypatch.setattr(watched_pair, "KEPT_OFFSETS", kept)
     chance, wrong, kinds = random.Random(SEED), [], Counter[str]()
     with pair_store(tmp_path / "pairs") as store:
@@ -221,7 +230,8 @@ def test_increments_find_what_a_slow_judge_finds(
         verdicts = [
             (story, pair, watched(pair, chance, 1 if kept == ALL else 40, store))
             for story, pair in pairs
-            if not any(pair.unsettled(one) for one in pair.source)
+            # By key, a check alone sees of which pending inputs there are outputs.
+            if not (pair.by_key and any(pair.unsettled(one) for one in pair.source))
         ]
     for story, pair, verdict in verdicts:
         if "identity_disjoint" in verdict.by_kind and any(b.hw > b.lso for b in pair.sink_ranges):
@@ -550,6 +560,64 @@ def test_one_stray_output_does_not_silence_a_watch_whose_source_is_never_read_to
     assert (counts["phantom"], counts["duplicate"], verdict.verdict) == (2, 1, Outcome.VIOLATED)
     # Those of the last looks are not late yet.
     assert counts["gap"] == state.missing_count() > 15
+
+
+@pytest.mark.parametrize("by_key", [False, True], ids=["by-lineage", "by-key"])
+def test_an_open_transaction_of_the_source_hides_nothing_else(by_key: bool, tmp_path: Path) -> None:
+    """Story: a transaction of source partition 0 hangs, and the pipeline has read it all the same.
+    Behind that output lie the others of a sink partition: one of them twice, one before an earlier
+    one, and two are lost, of either source partition. All of that is told after a restart too, as a
+    check tells it, and the first output waits. Then the transaction commits."""
+    state = WatchedPair("letters", "sink", outputs=1, within_ms=10, by_key=by_key)
+    terms, none = WatchTerms(Guarantee.EXACTLY_ONCE, REQUIRED[Guarantee.EXACTLY_ONCE]), offsets([])
+    outputs = [(0, 0), (0, 4), (0, 1), *((1, at) for at in (0, 2, 3, 3, 1)), (0, 3)]
+    counts = []
+    with pair_store(tmp_path / "pairs") as store:
+        identities = store.identities("pair")
+
+        def read_source(partition: int, first: int, end: int, hw: int) -> None:
+            added = offsets(list(range(first, end)))
+            if by_key:
+                keys = b"".join(digested(f"{partition}/{at}") for at in added)
+                identities.add_inputs(state, partition, added, keys, now_s=0)
+            state.add_source(SourceSpan(partition, first, end, hw, added, none, none), now_ms=0)
+
+        def look(rows: SinkRows, now_ms: int, *, is_source_read: bool) -> WatchVerdict:
+            nonlocal state
+            if by_key:
+                rows = identities.resolve_outputs(state, rows, is_source_read=is_source_read)
+            state.add_sink(rows)
+            held = held_rows(state, identities)
+            state.settle(now_ms, is_sink_read=True, held=held)
+            verdict = verdict_of(state.with_held(held), terms)
+            store.write("pair", state)
+            state = store.read("pair") or state
+            counts.append({one.kind: (one.count, one.primary) for one in verdict.findings})
+            return verdict
+
+        read_source(0, 0, 4, 6)
+        read_source(1, 0, 5, 5)
+        places = [(NO_PARTITION, 0) if by_key else place for place in outputs]
+        keys = [digest_of(f"{partition}/{at}" if by_key else None) for partition, at in outputs]
+        rows = rows_of(
+            [
+                (0, at, at, *place, 0, *key, 1)
+                for at, (place, key) in enumerate(zip(places, keys, strict=True))
+            ]
+        )
+        early = look(rows, 5, is_source_read=False)
+        late = look(NO_ROWS, 99, is_source_read=False)
+        late_total, held_size = state.counts.late_total, state.held.size
+        read_source(0, 4, 6, 6)
+        ended = look(NO_ROWS, 100, is_source_read=True)
+    assert (held_size, late_total, state.held.size) == (8, 2, 0)
+    assert "gap" not in early.violating
+    assert {*late.violating} == {"duplicate", "gap", "order"} and late.unknown == ("phantom",)
+    assert late.by_kind["phantom"].explained_by == "pending"
+    assert "open transaction" in late.by_kind["phantom"].examples[0].why
+    assert counts[1] == {**counts[0], "gap": (2, 2)}
+    assert ended.by_kind["phantom"].outcome is Outcome.HOLDS
+    assert counts[2]["duplicate"] == counts[1]["duplicate"] == (1, 1)
 
 
 def test_headers_that_a_sink_is_flooded_with_are_not_kept() -> None:

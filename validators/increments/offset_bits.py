@@ -22,6 +22,9 @@ class OffsetBits:
         self.floor = floor // WORD * WORD
         self.words = np.zeros(0, np.uint64) if words is None else words
 
+    def copy(self) -> OffsetBits:
+        return OffsetBits(self.floor, self.words.copy())
+
     @property
     def end(self) -> int:
         """No offset at or above this one is in the set."""

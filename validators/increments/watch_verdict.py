@@ -85,8 +85,9 @@ class WatchVerdict:
 def verdict_of(
     pair: WatchedPair, terms: WatchTerms, *, pending: int = 0, doubts: Sequence[str] = ()
 ) -> WatchVerdict:
-    """Judge what was folded so far. `pending`: late outputs that are in open transactions of the
-    sink. `doubts`: reasons, as sentences, why nothing more can be judged."""
+    """Judge what was folded so far. `pending`: late outputs that may be in open transactions of the
+    sink, or among the outputs that are held. `doubts`: reasons, as sentences, why nothing more can
+    be judged."""
     doubts = (*doubts, *_unreadable_sentences(pair))
     findings = [
         _finding(kind, _causes(kind, pair, terms, pending), pair, terms) for kind in WATCHED
@@ -194,7 +195,7 @@ def _causes(
                 causes[cause] += unclear
                 primary -= unclear
     elif kind == phantom.NAME:
-        causes[PENDING] = pair.waiting()
+        causes[PENDING] += pair.waiting()
         if terms.retained:
             causes[RANGE] += causes.pop(source_removed.NAME, 0)
     elif kind == order.NAME and terms.guarantee is Guarantee.AT_LEAST_ONCE:
@@ -206,7 +207,7 @@ def _causes(
             reason = UNREADABLE
         elif pair.by_key and pair.counts.nameless_outputs:
             reason = identity_missing.NAME
-    if kind == order.NAME and not Counter(pair.causes.get(duplicate.NAME, {}))[None]:
+    if kind == order.NAME and not Counter(pair.causes.get(duplicate.NAME, {})).total():
         # What was taken for a copy was the output of a later input with the same identity.
         del causes[duplicate.NAME]
     if reason is None and kind in (gap.NAME, phantom.NAME) and _is_disjoint(pair):

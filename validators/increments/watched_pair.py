@@ -8,19 +8,22 @@ An increment ends below the last stable offsets and behind whole transactions, s
 it is final. The source is folded before the sink, and reaches further: each output finds its input.
 An output whose input is still pending holds back the rest of its sink partition. So what is found
 is what a check of the same ranges finds, whatever the increments are.
+
+What is held back is judged all the same, on a copy that is thrown away (`with_held`): a transaction
+of the source that hangs would otherwise hide everything behind it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from topicproof.validators.expectation import FORGOTTEN, RANGE, UNREADABLE
+from topicproof.validators.expectation import FORGOTTEN, PENDING, RANGE, UNREADABLE
 from topicproof.validators.finding import EXAMPLES_MAX, Example
 from topicproof.validators.increments.offset_bits import Bits, OffsetBits, offsets_of, size_of
 from topicproof.validators.kinds import (
@@ -177,6 +180,15 @@ class SourcePart:
             self.end = self.hw = self.late_end = self.begin
             sets = [OffsetBits(self.begin) for _ in range(3 + self.outputs)]
             self.inputs, self.aborted, self.gone, *self.matched = sets
+
+    def copy(self) -> SourcePart:
+        """Return a copy whose outputs may be changed. It shares the inputs."""
+        return replace(
+            self,
+            matched=[bits.copy() for bits in self.matched],
+            open_below=set(self.open_below),
+            before=set(self.before),
+        )
 
     @property
     def floor(self) -> int:
@@ -354,14 +366,43 @@ class WatchedPair:
         source = self._sources_of(rows)
         is_held = behind_first(rows, source.waits)
         self.held = rows.take(is_held)
-        rows, source = rows.take(~is_held), source.take(~is_held)
+        self._fold(rows.take(~is_held), source.take(~is_held))
+
+    def with_held(self, held: SinkRows) -> WatchedPair:
+        """Return a copy in which the held outputs are folded too, as a check counts them now: one
+        that waits for its input is explained by that, and has its place in the order. `held`: these
+        rows, with the places of their inputs. What the copy shares with this pair is not to be
+        changed."""
+        if not held.size:
+            return self
+        named = {*held.source_partition.tolist()}
+        pair = replace(
+            self,
+            held=NO_ROWS,
+            lines=dict(self.lines),
+            counts=replace(self.counts),
+            causes={kind: Counter(causes) for kind, causes in self.causes.items()},
+            examples={kind: list(examples) for kind, examples in self.examples.items()},
+            sources={
+                number: part.copy() if number in named else part
+                for number, part in self.sources.items()
+            },
+        )
+        pair._fold(held, pair._sources_of(held))
+        return pair
+
+    def _fold(self, rows: SinkRows, source: _Sources) -> None:
+        """Fold committed records of the sink, each partition's in their order."""
         self.counts.committed += rows.size
         self.counts.named += int((rows.source_partition >= 0).sum())
         self._count_phantoms(rows, source)
-        real = rows.take(source.is_real)
+        is_real = source.is_real | (source.waits & (rows.source_partition >= 0))
+        real, waits = rows.take(is_real), source.waits[is_real]
         self.counts.matched += real.size
         if real.size:
             repeats = self._repeats(real)
+            self._count(duplicate.NAME, None, int((repeats & ~waits).sum()))
+            self._count(duplicate.NAME, PENDING, int((repeats & waits).sum()))
             in_line = real.certain > 0
             if in_line.any():
                 self._count_order(real.take(in_line), repeats[in_line])
@@ -470,22 +511,29 @@ class WatchedPair:
         for offset in offsets[:EXAMPLES_MAX].tolist():
             self._show(aborted_read.NAME, Example(partition, offset, None, None, why))
 
-    def settle(self, now_ms: int, *, is_sink_read: bool) -> None:
+    def settle(self, now_ms: int, *, is_sink_read: bool, held: SinkRows | None = None) -> None:
         """Move on what is late, once an increment is folded. `is_sink_read`: all that was committed
-        at `now_ms` was read."""
+        at `now_ms` was read. `held`: the outputs that are held, with the places of their inputs;
+        without them, nothing becomes late while there are any."""
         self._await_source(now_ms if is_sink_read else 0)
         self._bound_unnamed()
         if is_sink_read and not self.held.size:
             self.through_ms = max(self.through_ms, now_ms)
-        for part in self.sources.values():
-            late_end = part.late_end
-            while part.seen and part.seen[0][0] + self.within_ms <= self.through_ms:
-                late_end = max(late_end, part.seen.pop(0)[1])
-            if late_end > part.late_end:
+        # An output that was read is not late because it waits for its turn.
+        is_known = is_sink_read and held is not None
+        read_ms = max(self.through_ms, now_ms if is_known else 0)
+        late_ends: dict[int, int] = {}
+        for number, part in self.sources.items():
+            while part.seen and part.seen[0][0] + self.within_ms <= read_ms:
+                late_ends[number] = max(part.late_end, part.seen.pop(0)[1])
+        if late_ends:
+            held = NO_ROWS if held is None else held
+            before = self.missing_count() - self.missing_among(held)
+            for number, late_end in late_ends.items():
+                part = self.sources[number]
                 self.counts.due_total += _between(part, part.late_end, late_end)
-                before = sum(map(size_of, part.missing(part.late_end)))
-                self.counts.late_total += sum(map(size_of, part.missing(late_end))) - before
                 part.late_end = late_end
+            self.counts.late_total += self.missing_count() - self.missing_among(held) - before
         self._forget()
 
     def missing_count(self) -> int:
@@ -516,22 +564,22 @@ class WatchedPair:
 
     def missing_among(self, rows: SinkRows) -> int:
         """Count the late outputs that are among these records."""
-        places = {
-            (int(number), int(place))
-            for number, place in zip(rows.source_partition, self._places(rows), strict=True)
-        }
-        count = 0
-        for number, place in places:
+        count, all_places = 0, self._places(rows)
+        for number in np.unique(rows.source_partition).tolist():
             part = self.sources.get(number)
             if part is None:
                 continue
-            offset, index = divmod(place, part.outputs)
-            if place in part.open_below:
-                count += 1
-            elif part.floor <= offset < part.late_end:
-                at = np.array([offset])
-                is_open = part.inputs.holds(at) & ~part.matched[index].holds(at)
-                count += int(is_open[0])
+            places = np.unique(
+                all_places[(rows.source_partition == number) & (rows.output_index < self.outputs)]
+            )
+            offset, index = places // self.outputs, places % self.outputs
+            if part.open_below:
+                old = places[offset < part.floor].tolist()
+                count += sum(place in part.open_below for place in old)
+            is_late = (offset >= part.floor) & (offset < part.late_end)
+            for each, matched in enumerate(part.matched):
+                late = offset[is_late & (index == each)]
+                count += int((part.inputs.holds(late) & ~matched.holds(late)).sum())
         return count
 
     def _sources_of(self, rows: SinkRows) -> _Sources:
@@ -570,10 +618,11 @@ class WatchedPair:
             (RANGE, source.is_before),
             (source_removed.NAME, source.is_gone),
             (FORGOTTEN, source.is_vague),
+            (PENDING, source.waits),
             # A copy of an output whose input is forgotten looks the same.
             (
                 FORGOTTEN if self.counts.forgotten else None,
-                ~source.is_real & ~source.is_aborted & ~source.is_vague,
+                ~source.is_real & ~source.is_aborted & ~source.is_vague & ~source.waits,
             ),
         ):
             self._count(phantom.NAME, name, int(flags.sum()))
@@ -583,6 +632,8 @@ class WatchedPair:
                     if name == aborted_input.NAME
                     else f"It names no input of {self.source_topic} that is still remembered."
                     if name == FORGOTTEN
+                    else "Its input is in an open transaction of the source, or behind one."
+                    if name == PENDING
                     else "Its lineage points to no judged input of the source."
                     if name is not None or rows.source_partition[row] != NO_PARTITION
                     else f"It names no input of {self.source_topic}."
@@ -605,7 +656,8 @@ class WatchedPair:
             of_part = np.flatnonzero(rows.source_partition == number)
             offset, index = rows.source_offset[of_part], rows.output_index[of_part]
             for each in range(part.outputs):
-                of_index = of_part[(index == each) & (offset >= part.floor)]
+                is_read = (offset >= part.floor) & (offset < part.end)
+                of_index = of_part[(index == each) & is_read]
                 repeats[of_index] |= part.matched[each].holds(rows.source_offset[of_index])
                 part.matched[each].add(rows.source_offset[of_index])
             is_old = offset < part.floor
@@ -613,7 +665,6 @@ class WatchedPair:
             for row, is_gone in zip(old_rows, are_gone, strict=True):
                 is_before = is_gone or int(rows.source_offset[row]) < part.begin
                 repeats[row] |= self._repeats_old(part, int(place[row]), is_before=is_before)
-        self._count(duplicate.NAME, None, int(repeats.sum()))
         for row in np.flatnonzero(repeats)[:EXAMPLES_MAX].tolist():
             why = "The output of this input is committed already."
             self._show(duplicate.NAME, self._example(rows, row, why))
@@ -669,7 +720,7 @@ class WatchedPair:
 
     def _example(self, rows: SinkRows, row: int, why: str) -> Example:
         lineage = None
-        if rows.source_partition[row] != NO_PARTITION:
+        if rows.source_partition[row] >= 0:
             place = (rows.source_partition[row], rows.source_offset[row], rows.output_index[row])
             lineage = "/".join((self.source_topic, *map(str, place)))
         return Example(int(rows.partition[row]), int(rows.offset[row]), lineage, None, why)

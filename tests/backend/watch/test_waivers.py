@@ -60,18 +60,22 @@ class Watch:
     notices: list[Notice]
     troubles: list[str]
 
-    def write(self, inputs: int, *outputs: int) -> None:
-        """Fold further inputs, and outputs of the inputs at these offsets."""
+    def write(self, inputs: int, *outputs: int, pending: int = 0, is_read: bool = True) -> None:
+        """Fold further inputs, and outputs of the inputs at these offsets. `pending`: how many more
+        inputs are in an open transaction. `is_read`: all the others of the source were read."""
         pair = self.contract.pair
         end = pair.sources[0].end if pair.sources else 0
         none = np.zeros(0, np.int64)
         added = np.arange(end, end + inputs)
-        pair.add_source(SourceSpan(0, end, end + inputs, end + inputs, added, none, none), 0)
-        sink_end = pair.counts.committed
+        source = SourceSpan(0, end, end + inputs, end + inputs + pending, added, none, none)
+        pair.add_source(source, 0)
+        sink_end = pair.counts.committed + pair.held.size
         rows = [(0, sink_end + at, at, 0, offset, 0, 0, 0, 1) for at, offset in enumerate(outputs)]
         pair.add_sink(SinkRows(*np.array(rows, np.int64).reshape(-1, 9).T))
-        pair.settle(10**13, is_sink_read=True)
-        self.contract._judge()
+        self.contract._is_source_read = is_read
+        held = self.contract._held_rows()
+        pair.settle(10**13, is_sink_read=True, held=held)
+        self.contract._judge(None if held is None else pair.with_held(held))
 
     def look(self) -> list[str]:
         """Take in a look. Returns what was told of the contract."""
@@ -296,6 +300,65 @@ def test_what_is_not_known_is_no_all_clear(watch: Watch, monkeypatch: pytest.Mon
     (doubt,) = watch.look()
     assert doubt.startswith("began Contract orders cannot be judged in full: 3 records that")
     assert "20 records cannot be told" in doubt
+
+
+def test_what_a_pipeline_read_of_an_open_transaction_is_told(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a pipeline reads a record of a transaction that hangs. Behind its output lie that of
+    an earlier input and its copy, and one is lost: all are alarms, and the first output is one in
+    time. The source then grows faster than it is read: nothing is over. The transaction is
+    committed, and the lost output comes: two alarms end."""
+    watch.write(3, 0, 3, 1, 1, pending=2)
+    assert [each.partition(":")[0] for each in watch.look()] == [
+        f"began Contract orders, {kind}" for kind in ("duplicate", "gap", "order")
+    ]
+    assert watch.contract.pair.counts.late_total == 1
+    monkeypatch.setattr(contract_watch, "PATIENCE_S", 0)
+    (phantom,) = watch.look()
+    assert phantom.startswith("began Contract orders, phantom") and "open transaction" in phantom
+    condition = watch.notices[0].alarm.condition
+    assert condition.offsets == (("squares", 0, 1),)
+    assert "Check again when the open transaction has ended" in condition.next_step
+    watch.write(0, pending=2, is_read=False)
+    assert watch.contract.figures.verdict and watch.contract.figures.violating == ()
+    assert watch.look() == []
+    watch.write(2, 2, 4)
+    assert sorted(each.split(":")[0] for each in watch.look()) == [
+        "ended Contract orders, gap",
+        "ended Contract orders, phantom",
+    ]
+
+
+def test_alarms_of_a_contract_that_was_taken_off_meanwhile_end(watch: Watch) -> None:
+    """Story: a contract is violated. Its watch ends, and somebody takes it off the list while none
+    runs. The next watch ends its alarm, which is no all-clear, and forgets how it stood. Listed
+    again and still violated, it is told again."""
+    watch.write(3, 0, 1)
+    assert ["began Contract orders, gap" in each for each in watch.look()] == [True]
+    listed: tuple[WatchedContract, ...] = ()
+    notices: list[Notice] = []
+    again = Watcher(
+        Address("unused:9092"),
+        watch.watcher.file,
+        WatchOptions(),
+        on_notice=lambda notice, _cluster: notices.append(notice),
+        on_trouble=watch.troubles.append,
+        store=watch.store,
+        read_contracts=lambda: listed,
+    )
+    again._take_contracts()
+    again._take_in(look())
+    again._note_standings()
+    (ended,) = notices
+    assert ended.change == "ended" and "not watched any more" in ended.alarm.condition.sentence
+    assert watch.troubles == ["Contract orders is not watched any more."]
+    assert watch.store.standing_names() == set() and not again.state.alarms.alarms
+    again._unlisted, listed = frozenset(), CONTRACTS
+    again._take_contracts()
+    again.contracts["orders"] = watch.contract
+    again._take_in(look())
+    assert [each.change for each in notices[1:]] == ["began"] and len(watch.troubles) == 1
 
 
 def test_one_input_without_a_key_explains_one_row(store: PairStore) -> None:
