@@ -185,7 +185,8 @@ class Table(BaseModel):
     def location(self) -> str:
         """Where it is, as the setting TOPICPROOF_TABLES names places."""
         if self.url is not None:
-            return parse_address(self.url).url
+            address = parse_address(self.url)
+            return address.url + ("" if address.user is None else f"?user={address.user}")
         return self.path if self.path is not None else f"{self.format}:{self.name}"
 
     @property
@@ -222,6 +223,11 @@ def require_below(table: Table, roots: str | None, *, is_restricted: bool) -> No
 def _is_below(where: str, place: str) -> bool:
     if place.startswith("/"):
         place = os.path.realpath(place)
+    if where.startswith("jdbc:"):
+        # Another user sees other tables: whoever lists the place says which one is meant.
+        (where, _, user), (place, _, listed_user) = where.partition("?"), place.partition("?")
+        if user != listed_user:
+            return False
     place = place.rstrip("/")
     # Names of a catalogue have dots between them. In a path or a host, a dot belongs to the name.
     separator = "." if place.startswith(("iceberg:", "delta:")) else "/"

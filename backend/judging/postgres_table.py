@@ -51,6 +51,9 @@ STARTUP = (
 )
 """What Spark's connections begin with. No operator or function of another schema can be called by
 a name of PostgreSQL's own."""
+OWN_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast")
+ANSWER_TIMEOUT_S = 300
+"""A server that sends nothing for so long is given up: a task of a shared Spark waits for it."""
 _TYPES = {
     "int2": "smallint",
     "int4": "int",
@@ -126,6 +129,9 @@ class PostgresTable:
                 like = f". The nearest name is {visible(near[0])}" if near else ""
                 why = f"{address.words} has no table {visible(title)}{like}"
                 raise refused(place, why)
+            if tables[0][0] in OWN_SCHEMAS:
+                why = f"{visible(title)} is of the database's own catalogue, which is no sink"
+                raise refused(place, why)
             rows = connection.execute(_COLUMNS, {"table": tables[0][2]}).fetchall()
             hidden = [row[0] for row in rows if not row[3]]
             if hidden:
@@ -174,6 +180,8 @@ class PostgresTable:
             "adaptiveFetchMaximum": str(FETCHED_ROWS_MAX),
             "maxResultBuffer": BUFFER,
             "connectTimeout": str(CONNECT_TIMEOUT_S),
+            "socketTimeout": str(ANSWER_TIMEOUT_S),
+            "tcpKeepAlive": "true",
             "ApplicationName": "topicproof",
         }
         frame = self.spark.read.format("jdbc").options(**options).load()
@@ -247,7 +255,7 @@ def _connected(address: PostgresAddress) -> Iterator[Connection[Any]]:
         "connect_timeout": CONNECT_TIMEOUT_S,
         "require_auth": _required_auth(),
         "application_name": "topicproof",
-        "options": WHOLE_AND_READ_ONLY,
+        "options": f"{WHOLE_AND_READ_ONLY} -c statement_timeout={ANSWER_TIMEOUT_S}s",
     }
     for name in ("user", "sslmode"):
         if (value := getattr(address, name)) is not None:

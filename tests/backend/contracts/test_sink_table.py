@@ -147,7 +147,8 @@ def test_only_places_of_the_setting_are_read_for_somebody_else(tmp_path: Path) -
     (inside / "link").symlink_to(outside)
     (tmp_path / "inside.old").mkdir()
     roots = (
-        f"{inside}, jdbc:postgresql://other, jdbc:postgresql://db:5432/ledger, iceberg:prod.sales"
+        f"{inside}, jdbc:postgresql://other, jdbc:postgresql://db:5432/ledger, iceberg:prod.sales,"
+        "jdbc:postgresql://db:5432/books?user=auditor"
     )
 
     def is_allowed(fields: dict[str, str], setting: str | None = roots) -> bool:
@@ -158,7 +159,10 @@ def test_only_places_of_the_setting_are_read_for_somebody_else(tmp_path: Path) -
         return True
 
     assert is_allowed({"format": "parquet", "path": f"{inside}/a"})
-    assert is_allowed({"url": "jdbc:postgresql://db/ledger?user=x", "name": "t"})
+    assert is_allowed({"url": "jdbc:postgresql://db/ledger", "name": "t"})
+    assert is_allowed({"url": "jdbc:postgresql://db/books?user=auditor", "name": "t"})
+    for address in ("ledger?user=postgres", "books?user=postgres", "books"):
+        assert not is_allowed({"url": f"jdbc:postgresql://db/{address}", "name": "t"})
     assert is_allowed({"format": "iceberg", "name": "prod.sales.t"})
     assert not is_allowed({"format": "parquet", "path": f"{inside}/a"}, None)
     assert not is_allowed({"format": "parquet", "path": f"{inside}-other"})
