@@ -79,6 +79,7 @@ def evidence(settings: Settings, run: Run) -> None:
     """Offers the evidence as a zip file."""
     with st.container(border=True):
         st.markdown("**Evidence**")
+        st.caption(wording.plain(str(run.folder(settings))))
         digest = evidence_hash(run.folder(settings))
         if digest is None:
             st.caption("It was judged by an older version, which kept only report.json.")

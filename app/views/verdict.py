@@ -107,7 +107,12 @@ def page() -> None:
             wording.plain(run.why or ""),
             title=f"The verdict of the run as a whole is {run.verdict}",
         )
-    subject(run, report)
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    with left:
+        subject(run, report)
+    if stage is None:
+        with right, show_errors():
+            run_switch(settings, read_list(settings), run)
     left, right = st.columns([2.5, 1], gap="medium")
     with left:
         outcome(run, report, stage)
@@ -119,8 +124,6 @@ def page() -> None:
     with right, signoff_form.in_sight(), show_errors():
         signoff_form.signing(settings, run, signoff_form.Displayed(stored, stage, digest))
         signoff_form.evidence(settings, run)
-        if stage is None:
-            run_switch(settings, read_list(settings), run)
 
 
 def findings(run: Run, report: Report, address: Mapping[str, str]) -> None:
@@ -552,7 +555,6 @@ def rest(run: Run, report: Report, text: str, address: Mapping[str, str]) -> Non
                 query_params={"run": run.id},
             )
         again(run)
-    st.caption(f"Evidence: {wording.plain(str(run.folder(settings)))}")
 
 
 page()
