@@ -151,7 +151,7 @@ class Table(BaseModel):
 
     model_config = _STRICT
     url: Annotated[str, AfterValidator(_address)] | None = None
-    format: Literal["parquet", "iceberg", "delta"] | None = None
+    format: Literal["parquet", "iceberg"] | None = None
     path: Annotated[str, AfterValidator(_path)] | None = None
     name: Annotated[str, AfterValidator(_name)] | None = None
     key: Annotated[tuple[ColumnName, ...], Field(max_length=COLUMNS_MAX)] = ()
@@ -230,7 +230,7 @@ def _is_below(where: str, place: str) -> bool:
             return False
     place = place.rstrip("/")
     # Names of a catalogue have dots between them. In a path or a host, a dot belongs to the name.
-    separator = "." if place.startswith(("iceberg:", "delta:")) else "/"
+    separator = "." if place.startswith("iceberg:") else "/"
     return where == place or where.startswith(f"{place}{separator}")
 
 

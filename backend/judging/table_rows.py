@@ -12,8 +12,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Protocol
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 from pyspark.sql.types import BinaryType, CharType, DataType, StringType, StructType, VarcharType
@@ -22,6 +25,7 @@ from topicproof.backend.characters import visible
 from topicproof.backend.contracts.contract import mistake
 from topicproof.backend.contracts.sink_table import Table, column_of
 from topicproof.backend.errors import ContractError, RecordTooLarge, SinkError
+from topicproof.backend.evidence.footers import PRIMITIVES
 from topicproof.backend.judging.postgres_table import PostgresTable
 from topicproof.backend.services.spark_session import failed
 from topicproof.backend.yaml_fields import Place
@@ -247,23 +251,58 @@ def _opened(
     files = _files(spark, table)
     noun = "file" if len(files) == 1 else "files"
     note = f"The table {title} was read once, from {len(files):,} {noun} of {table.format}."
-    return _load(spark, table), lambda: _files(spark, table), files, note
+    frame = reader.schema(_plain_schema(table)).load(_place_of(table))
+    return frame, lambda: _files(spark, table), files, note
 
 
 def _files(spark: SparkSession, table: Table) -> frozenset[object]:
-    """Return the files of a table. Delta never writes a file again, and others may: of them, size
-    and time count too."""
-    if table.format == "delta":
-        return frozenset(_load(spark, table).inputFiles())
+    """Return the files of a table, with size and time: a file may be written again."""
     files = spark.read.format("binaryFile").load(_place_of(table))
     # A time as a number does not depend on this machine's zone.
     time = F.unix_micros("modificationTime")
     return frozenset(map(tuple, files.select("path", "length", time).collect()))
 
 
-def _load(spark: SparkSession, table: Table) -> DataFrame:
-    reader = spark.read.format(str(table.format))
-    return reader.table(table.name) if table.name else reader.load(_place_of(table))
+def _plain_schema(table: Table) -> StructType:
+    """Return the columns as the first file of Parquet has them. Spark would take its own schema
+    from the footer, where columns may have SQL as their default and name classes and modules to
+    load. Raises SinkError."""
+    title, path = visible(table.title), Path(str(table.path))
+    if not path.is_absolute():
+        raise SinkError(
+            f"The table {title} is not read: files of Parquet are read from a folder of this"
+            " machine, whose columns are looked at before Spark sees them."
+        )
+    try:
+        inside = path.rglob("*.parquet") if path.is_dir() else iter([path])
+        first = min((file for file in inside if file.is_file()), default=None)
+        columns = [] if first is None else list(pq.read_schema(first))
+    except (OSError, pa.ArrowException) as error:
+        raise SinkError(
+            f"The table {title} cannot be read: a footer of Parquet is damaged."
+        ) from error
+    if not columns:
+        raise SinkError(f"The table {title} cannot be read: there is no file with columns.")
+    schema = StructType()
+    for column in columns:
+        kind = _spark_name(column.type)
+        if kind is None:
+            raise SinkError(
+                f"The table {title} has a column {visible(column.name)} of the type"
+                f" {visible(str(column.type))}, which is not read. Write the files without it."
+            )
+        schema = schema.add(column.name, kind)
+    return schema
+
+
+def _spark_name(kind: pa.DataType) -> str | None:
+    """Return Spark's name of a plain type of Parquet; None of a nested one, or of one that Spark
+    does not have."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if pa.types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return PRIMITIVES.get(kind)
 
 
 def _snapshot(spark: SparkSession, table: Table) -> int | None:

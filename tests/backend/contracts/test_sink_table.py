@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from topicproof.backend.contracts.contract import Contract, make_contract, parse_fields
 from topicproof.backend.contracts.sink_table import Table, parse_address, require_below
-from topicproof.backend.errors import ContractError, UsageError
+from topicproof.backend.errors import ContractError, SinkError, UsageError
+from topicproof.backend.evidence.footers import SPARK_SCHEMA
+from topicproof.backend.judging.table_rows import _plain_schema
 from topicproof.backend.watch.watchable import watched_contracts
 from topicproof.validators.lineage.identity import Match
 
@@ -76,7 +82,7 @@ def test_a_table_needs_no_order_and_has_the_kinds_that_it_can_have() -> None:
             ("sink: {topic: b, table: {format: parquet, path: /a, key: [k]}}\nidentity: key\n",),
             "a table has no topic and no cluster",
         ),
-        (("sink: {table: {format: csv, path: /a, key: [k]}}\n",), "'parquet', 'iceberg'"),
+        (("sink: {table: {format: csv, path: /a, key: [k]}}\n",), "'parquet' or 'iceberg'"),
     ],
 )
 def test_what_a_table_cannot_have_is_refused_with_its_place(
@@ -175,6 +181,35 @@ def test_only_places_of_the_setting_are_read_for_somebody_else(tmp_path: Path) -
     require_below(
         Table.model_validate({"format": "parquet", "path": "/a"}), None, is_restricted=False
     )
+
+
+def test_of_a_footer_the_plain_columns_count_alone(tmp_path: Path) -> None:
+    """Story: somebody writes files of Parquet whose footers say more than their columns are: SQL as
+    a default and a class to load, which Spark would run. Its schema is ours."""
+    hostile = {
+        "type": "struct",
+        "fields": [
+            {
+                "name": "order_id",
+                "type": {"type": "udt", "class": "x.Y", "pyClass": "x.Y", "sqlType": "long"},
+                "nullable": True,
+                "metadata": {"EXISTS_DEFAULT": "reflect('java.lang.System', 'exit', 1)"},
+            }
+        ],
+    }
+    columns = {"order_id": pa.array([1]), "amount": pa.array([Decimal("1.50")])}
+    table = pa.table(columns).replace_schema_metadata({SPARK_SCHEMA: json.dumps(hostile)})
+    (tmp_path / "lines").mkdir()
+    pq.write_table(table, tmp_path / "lines" / "part-0.parquet")
+    fields = {"format": "parquet", "path": str(tmp_path / "lines"), "key": ["order_id"]}
+    schema = _plain_schema(Table.model_validate(fields))
+    assert schema.simpleString() == "struct<order_id:bigint,amount:decimal(3,2)>"
+    assert all(field.metadata == {} for field in schema)
+    pq.write_table(pa.table({"n": [[1]]}), tmp_path / "lines" / "a.parquet")
+    with pytest.raises(SinkError, match="a column n of the type list"):
+        _plain_schema(Table.model_validate(fields))
+    with pytest.raises(SinkError, match="from a folder of this machine"):
+        _plain_schema(Table.model_validate(fields | {"path": "s3a://bucket/lines"}))
 
 
 def test_a_watch_says_that_it_reads_no_table() -> None:
