@@ -395,7 +395,11 @@ def _downwards(
         if window.reached < reached:
             if window.stop is Stop.TIME or size == 1:
                 return Search(tuple(rows), first, reached, end, window.stop, tuple(unread))
-            size = max(1, size // 10)  # Its records are too large for one window.
+            if window.stop is Stop.OFFSETS:
+                # It ends before a batch that is too large to read: the next one begins behind.
+                size = max(1, reached - window.reached - 1)
+            else:
+                size = max(1, size // 10)  # Its records are too large for one window.
             continue
         rows += reversed(window.rows)
         kept_bytes += window.kept_bytes
