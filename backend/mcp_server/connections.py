@@ -56,6 +56,9 @@ class OwnAgentProtocol(AgentProtocol):
     connection before the kernel has named its user."""
 
     lookup: asyncio.Future[bool]
+    is_admitted = False
+    early = b""
+    """What came before: Python 3.11.2 reads once although reading is paused."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -70,6 +73,12 @@ class OwnAgentProtocol(AgentProtocol):
         )
         self.lookup.add_done_callback(self._admit)
 
+    def data_received(self, data: bytes) -> None:
+        if self.is_admitted:
+            super().data_received(data)
+        else:
+            self.early += data
+
     def connection_lost(self, error: Exception | None) -> None:
         # Threads have no work for connections that are over.
         self.lookup.cancel()
@@ -79,6 +88,9 @@ class OwnAgentProtocol(AgentProtocol):
         if lookup.cancelled() or self.transport.is_closing():
             return
         if lookup.result():
+            self.is_admitted = True
             self.transport.resume_reading()
+            if self.early:
+                super().data_received(self.early)
         else:
             self.transport.abort()
