@@ -57,6 +57,7 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
     for side, topic in zip(("Source", "Sink"), foreign, strict=True):
         box = window.get_by_role("combobox", name=side, exact=True)
         # The list of pipelines goes, and for a moment its page is beneath the next one.
+        settled(window)
         expect(box).to_have_count(1)
         click(box, f"open {side}")
         box.fill(topic)
