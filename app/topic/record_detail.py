@@ -30,6 +30,7 @@ from topicproof.backend.characters import visible
 from topicproof.backend.formats.formats import Part
 from topicproof.backend.history.audit import allow
 from topicproof.backend.kafka.browse.record_json import decode_of, record_json
+from topicproof.backend.kafka.browse.records import Headers
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.trust.identity import Action
@@ -169,15 +170,7 @@ def content(kafka: Services, snapshot: Snapshot, row: Row) -> None:
         decoded(row, topic, formats, part)
         with st.expander(f"{part.capitalize()} as it is in the log"):
             payload(part.capitalize(), value, is_cut(value))
-    if row.headers:
-        st.caption(wording.count(len(row.headers), "header"))
-        st.dataframe(
-            tables.header_table(row.headers),
-            hide_index=True,
-            placeholder="null",
-            alt="The headers of the record",
-            column_config=tables.HEADER_WIDTHS,
-        )
+    show_headers(row.headers)
     if not may(Action.EXPORT):
         return
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
@@ -189,6 +182,19 @@ def content(kafka: Services, snapshot: Snapshot, row: Row) -> None:
                     f"{topic}-{row.partition}-{row.offset}.{part}",
                     partial(saver(kafka, snapshot, row), part, value),
                 )
+
+
+def show_headers(headers: Headers) -> None:
+    """Shows the headers of a record, if it has any."""
+    if headers:
+        st.caption(wording.count(len(headers), "header"))
+        st.dataframe(
+            tables.header_table(headers),
+            hide_index=True,
+            placeholder="null",
+            alt="The headers of the record",
+            column_config=tables.HEADER_WIDTHS,
+        )
 
 
 def is_cut(value: bytes | None) -> bool:

@@ -172,7 +172,7 @@ def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
 
 
 HEADER_WIDTHS: dict[str, Any] = {"header": {"width": 150}}
-"""Of `header_table`. A long name leaves room for its value."""
+"""A long name leaves room for its value."""
 
 
 def header_table(headers: Headers) -> pd.DataFrame:

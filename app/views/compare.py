@@ -27,7 +27,12 @@ from topicproof.app.shell.url_state import (
 )
 from topicproof.app.topic import tables, topic_header, topic_strip
 from topicproof.app.topic.payload import RowDecoder, decoded, payload, verbatim
-from topicproof.app.topic.record_detail import TRANSACTION_SHOWN, transaction_link, why_aborted
+from topicproof.app.topic.record_detail import (
+    TRANSACTION_SHOWN,
+    show_headers,
+    transaction_link,
+    why_aborted,
+)
 from topicproof.app.topic.snapshot import FATES_NEXT, Snapshot, next_of
 from topicproof.app.topic.topic_findings import TopicFindings, first_copy
 from topicproof.backend.characters import visible
@@ -321,15 +326,7 @@ def detail(
         formats = decoders(page_settings())
         decoded(record, selection.topic, formats, "key")
         decoded(record, selection.topic, formats, "value")
-        if record.headers:
-            st.caption(f"{wording.count(len(record.headers), 'header')}")
-            st.dataframe(
-                tables.header_table(record.headers),
-                hide_index=True,
-                placeholder="null",
-                alt="The headers of the record",
-                column_config=tables.HEADER_WIDTHS,
-            )
+        show_headers(record.headers)
         st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from topicproof.backend.contracts.contract import Contract, mistake
 from topicproof.backend.errors import ContractError, TopicError
@@ -10,7 +11,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.unstable import committed_offsets
 from topicproof.backend.kafka.origin import fetch_origin, fetch_origins
 from topicproof.backend.yaml_fields import Place
-from topicproof.validators.finding import Bounds
+from topicproof.validators.finding import Bounds, Origins
 from topicproof.validators.merged_topics import join
 from topicproof.validators.question import Question
 
@@ -51,10 +52,24 @@ def question_of(
         place = ("dead_letters", "topic")
         sinks.append(_bounds(contract, cluster, contract.dead_letters.topic, place))
     offsets = None if contract.group is None else _offsets(contract, of_source, join(source))
-    return Question(
-        source=join(source),
-        sink=sinks[0].topic,
+    return replace(
+        _question(contract, join(source), sinks[0].topic, origins, offsets),
         also=tuple(topic_bounds.topic for topic_bounds in sinks[1:]),
+        across=source_cluster is not None,
+    )
+
+
+def _question(
+    contract: Contract,
+    source: Bounds,
+    sink: str,
+    origins: Origins | None,
+    offsets: Mapping[int, int] | None,
+) -> Question:
+    """Return the question of the contract's terms. `offsets`: those of its group."""
+    return Question(
+        source=source,
+        sink=sink,
         guarantee=contract.guarantee,
         identity=contract.by,
         expected=contract.expected,
@@ -62,7 +77,6 @@ def question_of(
         agreed=contract.terms(offsets),
         foreign=True,
         group=contract.group,
-        across=source_cluster is not None,
         origins=origins,
         due=offsets,
     )
@@ -72,20 +86,10 @@ def _question_of_sink(contract: Contract, cluster: Cluster) -> Question:
     """Return the question of a contract without a source. Raises ContractError, ClusterError."""
     place = "sink", "topic" if contract.of.topics is None else "topics"
     bounds = [_bounds(contract, cluster, name, place) for name in contract.of.names]
-    return Question(
-        source=join(bounds),
-        sink=bounds[0].topic,
-        origins=fetch_origins(
-            cluster.address, None, (), [topic_bounds.topic for topic_bounds in bounds]
-        ),
-        also=tuple(topic_bounds.topic for topic_bounds in bounds[1:]),
-        guarantee=contract.guarantee,
-        identity=contract.by,
-        expected=contract.expected,
-        order=contract.order,
-        agreed=contract.terms(None),
-        foreign=True,
-    )
+    topics = [topic_bounds.topic for topic_bounds in bounds]
+    origins = fetch_origins(cluster.address, None, (), topics)
+    question = _question(contract, join(bounds), topics[0], origins, None)
+    return replace(question, also=tuple(topics[1:]))
 
 
 def _question_of_table(contract: Contract, cluster: Cluster) -> Question:
@@ -95,19 +99,8 @@ def _question_of_table(contract: Contract, cluster: Cluster) -> Question:
     bounds = [_bounds(contract, cluster, name, ("source", where)) for name in contract.source.names]
     source = join(bounds)
     offsets = None if contract.group is None else _offsets(contract, cluster, source)
-    return Question(
-        source=source,
-        sink=contract.of.names[0],
-        guarantee=contract.guarantee,
-        identity=contract.by,
-        expected=contract.expected,
-        order=contract.order,
-        agreed=contract.terms(offsets),
-        foreign=True,
-        group=contract.group,
-        origins=fetch_origins(cluster.address, None, contract.source.names, ()),
-        due=offsets,
-    )
+    origins = fetch_origins(cluster.address, None, contract.source.names, ())
+    return _question(contract, source, contract.of.names[0], origins, offsets)
 
 
 def _require_apart(contract: Contract, *sides: tuple[Cluster, Sequence[Bounds]]) -> None:

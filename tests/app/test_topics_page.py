@@ -218,8 +218,13 @@ def test_the_list_of_topics_is_filtered(
     Writer(bootstrap, sound).write("B1 B+")
     app = open_page("topics", view="cluster", named="the-list-of-topics")
     assert not app.exception and "Newest records: 0 of 2 topics read" in texts(app)
-    # A browser draws the fragment again by itself.
-    app.run()
+
+    def is_read() -> bool:
+        # A browser draws the fragment again by itself, until the logs of all topics are read.
+        app.run()
+        return bool(app.dataframe[0].value["aborted"].notna().all())
+
+    wait_until(is_read, 20, "reading the logs of both topics")
     assert not app.exception and not app.error
     found = {row["topic"]: row for row in app.dataframe[0].value.to_dict("records")}
     assert found.keys() == {topic, sound}

@@ -35,6 +35,7 @@ from tests.validators.group_oracle import (
     false,
     judge,
 )
+from tests.validators.hostile_pairs import Op
 from tests.validators.pair_ledger import Row
 from tests.validators.pair_oracle import ABORTED, COMMITTED, OPEN, Marker, Range
 from topicproof.backend.judging.spark_tuning import tune
@@ -58,15 +59,6 @@ WRITES = (
 """What goes wrong when it writes."""
 ENDS = ("plain", COMMITTED, COMMITTED, COMMITTED, "retried", ABORTED, OPEN)
 REMOVALS = ("source_start", "source_hole", "sink_start", "sink_hole")
-
-
-class Op(NamedTuple):
-    """One operation; what its numbers mean depends on its kind."""
-
-    kind: str
-    a: int = 0
-    b: int = 0
-    c: int = 0
 
 
 class Story(NamedTuple):
