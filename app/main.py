@@ -9,6 +9,7 @@ import streamlit as st
 
 from topicproof.app.session.access import show_errors
 from topicproof.app.shell import jump
+from topicproof.app.shell.drawings import drawing
 from topicproof.app.shell.pages import choose_cluster, keep_in_url, show_person
 from topicproof.app.shell.places import FRONTS, HOME, PLACES, RUN, navigation_style
 
@@ -59,11 +60,12 @@ if st.context.theme.type == "dark":
     # enough to be readable as text itself.
     st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
 freeze()
-jump.button()
-with show_errors():
-    show_person()
-    choose_cluster()
-try:
-    page.run()
-finally:
-    keep_in_url()
+with drawing():
+    jump.button()
+    with show_errors():
+        show_person()
+        choose_cluster()
+    try:
+        page.run()
+    finally:
+        keep_in_url()

@@ -544,6 +544,26 @@ def test_pages_are_changed_in_the_browser() -> None:
     assert switching == {"app/main.py"}
 
 
+def test_what_is_left_on_a_page_stays_there() -> None:
+    """Story: somebody leaves a list that polls, and its last request calls what belonged to a
+    widget of the page before: the address goes back to what was left. Whatever is called for a
+    change asks first whether its widget still stands on the page (`drawings.if_drawn`)."""
+    unasked = [
+        f"{path.relative_to(ROOT)}:{keyword.value.lineno}"
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "app")
+        for keyword in ast.walk(parsed(path))
+        if isinstance(keyword, ast.keyword)
+        and keyword.arg in ("on_change", "on_select")
+        and not (
+            isinstance(keyword.value, ast.Call)
+            and isinstance(keyword.value.func, ast.Name)
+            and keyword.value.func.id == "if_drawn"
+        )
+    ]
+    assert unasked == []
+
+
 def test_one_module_writes_to_the_terminal() -> None:
     """Story: somebody prints a name. Only terminal.py writes what people read there, and it takes
     no markup: all else hands it pieces of a line. What is printed elsewhere is the log of a

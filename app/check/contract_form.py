@@ -11,6 +11,7 @@ import streamlit as st
 
 from topicproof.app.check.outcome_form import aggregate, choose_outputs, dead_letters
 from topicproof.app.check.term_widgets import Changed, Terms, choose_side, put
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.contracts.contract_text import identity_of, labels_of
 from topicproof.backend.contracts.sink_table import is_table
@@ -186,7 +187,7 @@ def _identity(terms: Terms, labels: Mapping[str, Sequence[str]]) -> None:
             key=keys[side],
             placeholder="Choose, or type $.path or a header",
             accept_new_options=True,
-            on_change=chosen,
+            on_change=if_drawn(chosen),
             args=(side,),
             help=(
                 "What tells which input an output belongs to: the key, the value, a header, a field"
@@ -228,7 +229,7 @@ def _filtered(terms: Terms) -> None:
     st.checkbox(
         "Accept inputs without an output unchecked",
         key=key,
-        on_change=accepted,
+        on_change=if_drawn(accepted),
         help="Without a count, an input without an output may be filtered or lost. The verdict"
         " warns of that unless you accept it.",
     )
@@ -265,7 +266,7 @@ def _further(terms: Terms) -> None:
         list(KIND_TITLES),
         format_func=lambda kind: KIND_TITLES[kind],
         key=key,
-        on_change=required,
+        on_change=if_drawn(required),
         placeholder="All that the guarantee requires",
         help="Only these kinds of finding decide the verdict, and most others are not looked for."
         " Empty: all that the guarantee requires.",
@@ -300,7 +301,7 @@ def _warnings(terms: Terms, names: Sequence[str]) -> None:
             value=None,
             step=widget.step,
             key=keys[name],
-            on_change=warned,
+            on_change=if_drawn(warned),
             placeholder="never",
             help=widget.help,
         )

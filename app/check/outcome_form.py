@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from topicproof.app.check.term_widgets import Terms, choose_side, put
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.wording import plain
 from topicproof.backend.contracts.contract import PLACEHOLDER
 from topicproof.backend.contracts.contract_text import side_label, side_of
@@ -49,7 +50,7 @@ def choose_outputs(terms: Terms) -> None:
         list(OUTPUT_WORDS),
         format_func=lambda option: OUTPUT_WORDS[option],
         key=key,
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         required=True,
         help="Many programs keep a count or a sum for each key, and write it whenever it changes."
         " No such output belongs to one input. If you change this, the other terms start anew.",
@@ -87,7 +88,7 @@ def dead_letters(
             index=None,  # So that it can be cleared.
             key=topic_key,
             placeholder="No topic of dead letters",
-            on_change=chosen,
+            on_change=if_drawn(chosen),
             help="The topic of the inputs that the pipeline could not process. Each input must then"
             " be in the sink or there, and in exactly one of them.",
         )
@@ -102,7 +103,7 @@ def dead_letters(
             key=origin_key,
             placeholder="Choose, or type a header or $.path",
             accept_new_options=True,
-            on_change=named,
+            on_change=if_drawn(named),
             help="Most programs write the topic, partition and offset of the input into headers of"
             " their own. Or type what holds the identity of the input: header order-id, $.id,"
             " field order.id.",
@@ -162,7 +163,7 @@ def _write(terms: Terms, name: str, label: str, placeholder: str, help_: str) ->
         terms.set_in("aggregate", **{name: st.session_state[key].strip() or PLACEHOLDER})
 
     st.text_input(
-        label, key=key, on_change=typed, placeholder=placeholder, help=help_, live="400ms"
+        label, key=key, on_change=if_drawn(typed), placeholder=placeholder, help=help_, live="400ms"
     )
     terms.explain(f"aggregate.{name}")
 
@@ -176,7 +177,7 @@ def _values(terms: Terms, now: Any) -> None:
     st.text_area(
         "What an output holds",
         key=key,
-        on_change=typed,
+        on_change=if_drawn(typed),
         placeholder="count(*)\n\nor a line for each field:\ntotal: sum(field('amount'))",
         help="count(*), or count, sum, min or max of an expression over the source record. One line"
         " for the whole value, or a line for each field: total: sum(field('amount')).",
@@ -221,7 +222,7 @@ def _tolerance(terms: Terms, now: Any) -> None:
         step=1e-9,
         format="%g",
         key=key,
-        on_change=changed,
+        on_change=if_drawn(changed),
         placeholder="compared exactly",
         help="By how much of the larger number two may differ, such as 1e-9 for sums of doubles.",
     )
@@ -240,7 +241,7 @@ def _encoding(terms: Terms, now: Any) -> None:
         list(ENCODING_WORDS),
         format_func=lambda option: ENCODING_WORDS[option],
         key=key,
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         help="How the whole value of an output holds its number.",
     )
     terms.explain("aggregate.encoding")
@@ -255,7 +256,7 @@ def _running(terms: Terms, now: Any) -> None:
     st.checkbox(
         "Judge each output, not only the last one of its group",
         key=key,
-        on_change=changed,
+        on_change=if_drawn(changed),
         help="Each committed output must then be the aggregate of the first inputs of its group,"
         " and none may stand for fewer inputs than one before it. Repeats are allowed.",
     )

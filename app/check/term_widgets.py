@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from topicproof.app import wording
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.backend.contracts.contract import PLACEHOLDER
 from topicproof.backend.contracts.contract_text import side_label, side_of
 from topicproof.backend.errors import Mistake
@@ -67,7 +68,7 @@ class Terms:
             options,
             format_func=lambda option: words[option],
             key=key,
-            on_change=chosen,
+            on_change=if_drawn(chosen),
             help=help_,
         )
         self.explain(name)
@@ -86,7 +87,12 @@ class Terms:
             self.set(**{name: int(text) if number else text or empty}, **more)
 
         st.text_input(
-            label, key=key, on_change=typed, placeholder=placeholder, help=help_, live="400ms"
+            label,
+            key=key,
+            on_change=if_drawn(typed),
+            placeholder=placeholder,
+            help=help_,
+            live="400ms",
         )
         self.explain(name)
 
@@ -124,7 +130,7 @@ def choose_side(
         key=widget,
         placeholder="Choose, or type $.path or a header",
         accept_new_options=True,
-        on_change=picked,
+        on_change=if_drawn(picked),
         help=help_,
     )
 

@@ -14,6 +14,7 @@ from topicproof.app.check.check_state import mistakes_text
 from topicproof.app.session.access import may, open_history, show_error
 from topicproof.app.session.connection import running_kafka
 from topicproof.app.shell import places
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.backend.contracts.contract_text import spell
 from topicproof.backend.errors import ContractError, TopicproofError
 from topicproof.backend.history.pipelines import pipeline_of
@@ -58,7 +59,7 @@ def watch_switch(
         st.toggle(
             "Watch this",
             key=key,
-            on_change=turned,
+            on_change=if_drawn(turned),
             disabled=not allowed or not (is_complete or listed is not None),
             width="content",
             help=(

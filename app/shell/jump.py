@@ -12,6 +12,7 @@ from topicproof.app.session.access import open_history, show_error
 from topicproof.app.session.cluster_reads import cluster_group_names, cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
 from topicproof.app.session.run_reads import newest_runs
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.places import (
     CHECK,
     COMPARE,
@@ -144,7 +145,7 @@ def box() -> None:
         index=None,
         key="jump_target",
         format_func=lambda target: target.label,
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         placeholder="Type a part of its name",
         filter_mode="contains",
     )

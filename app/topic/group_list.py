@@ -11,6 +11,7 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.session.access import show_errors
 from topicproof.app.session.cluster_reads import cluster_groups
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.url_state import ALL_GROUPS, GROUPS
 from topicproof.app.topic import tables
 from topicproof.app.topic.record_browser import ROW_PX
@@ -105,7 +106,7 @@ def listing(groups: Sequence[ClusterGroup]) -> None:
         row_height=ROW_PX,
         height=min(TABLE_PX, ROW_PX * (len(groups) + 1) + 10),
         key="all groups",
-        on_select=chosen,
+        on_select=if_drawn(chosen),
         selection_mode="single-cell",
         placeholder="–",
         alt="The groups of the cluster: state, lag at both levels, and whom they wait for",

@@ -14,6 +14,7 @@ from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import decoders, page_settings
 from topicproof.app.session.record_reads import fills_a_list, search_results
 from topicproof.app.shell import downloads
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.url_state import (
     FURTHER_MAX,
     NEEDLE_CHARACTERS,
@@ -177,7 +178,7 @@ def conditions(snapshot: Snapshot, selection: TopicsState) -> None:
         "Partition",
         partitions if len(partitions) == 1 else [ALL, *partitions],
         key="partition",
-        on_change=partition_chosen,
+        on_change=if_drawn(partition_chosen),
         width=PARTITION_PX,
         help="A search of all partitions begins where Kafka's partitioner puts the key.",
     )
@@ -186,7 +187,7 @@ def conditions(snapshot: Snapshot, selection: TopicsState) -> None:
         [NEWEST, OLDEST],
         format_func=lambda order: f"{order.capitalize()} first",
         key="order",
-        on_change=changed,
+        on_change=if_drawn(changed),
         required=True,
         label_visibility="collapsed",
     )
@@ -211,7 +212,7 @@ def conditions(snapshot: Snapshot, selection: TopicsState) -> None:
         selection_mode="multi",
         format_func=wording.fate_label,
         key="fate",
-        on_change=changed,
+        on_change=if_drawn(changed),
         label_visibility="collapsed",
     )
 
@@ -237,7 +238,7 @@ def where(row: DeltaGenerator, selection: TopicsState, search: Callable[..., Non
         "Filter by fields",
         key="where",
         max_chars=FILTER_CHARACTERS,
-        on_change=changed,
+        on_change=if_drawn(changed),
         placeholder=EXAMPLE,
         help=WHERE_HELP,
         width=WHERE_PX,
@@ -275,7 +276,7 @@ def begin_and_end(snapshot: Snapshot, selection: TopicsState, search: Callable[.
         step=1,
         placeholder="" if p is None else f"{p.hw if selection.newest else p.start}",
         key="first",
-        on_change=offset_chosen,
+        on_change=if_drawn(offset_chosen),
         disabled=p is None,
         help="Choose one partition to begin at an offset."
         if p is None
@@ -288,7 +289,7 @@ def begin_and_end(snapshot: Snapshot, selection: TopicsState, search: Callable[.
         "Below a time (UTC)" if selection.newest else "From a time (UTC)",
         placeholder="2026-01-31 12:00:00",
         key="time",
-        on_change=time_chosen,
+        on_change=if_drawn(time_chosen),
         help="The search of each partition begins at its first record of that time or a later"
         " one. With the newest records first, it begins below that record.",
     )
@@ -296,7 +297,7 @@ def begin_and_end(snapshot: Snapshot, selection: TopicsState, search: Callable[.
         "Down to a time (UTC)" if selection.newest else "Until a time (UTC)",
         placeholder="2026-01-31 12:05:00",
         key="until",
-        on_change=time_chosen,
+        on_change=if_drawn(time_chosen),
         help="The search of each partition ends before its first record with that timestamp or a"
         " later one. With the newest records first, it ends with that record.",
     )
@@ -320,7 +321,7 @@ def needles(
             f"{name.capitalize()} contains",
             key=name,
             max_chars=NEEDLE_CHARACTERS,
-            on_change=changed,
+            on_change=if_drawn(changed),
             placeholder="name=value" if name == "header" else "text or 0x…",
             help="Text in upper or lower case, or bytes in hexadecimal after 0x."
             + HINTS.get(name, ""),
@@ -397,7 +398,7 @@ def listing(selection: TopicsState, rows: Sequence[Row], chosen: Row | None) -> 
         height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
         row_height=ROW_PX,
         key=key,
-        on_select=picked,
+        on_select=if_drawn(picked),
         selection_mode="single-cell",
         placeholder="null",
         alt=f"Records of {selection.topic}, {where}",
@@ -445,7 +446,7 @@ def choose_fields(selection: TopicsState, paths: Sequence[str]) -> None:
         "Fields as columns",
         list(dict.fromkeys([*selection.fields, *paths])),
         key="fields",
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         max_selections=COLUMNS_MAX,
         accept_new_options=True,
         placeholder="Fields of the value as columns",

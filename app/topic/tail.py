@@ -17,6 +17,7 @@ from topicproof.app.session.connection import decoders, page_settings, running_k
 from topicproof.app.session.page_masks import hidden_fields, mask_records, require_unmasked
 from topicproof.app.session.record_reads import size_of
 from topicproof.app.shell import downloads
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.url_state import COMMITTED, UNCOMMITTED, TopicsState
 from topicproof.app.topic import tables
 from topicproof.app.topic.field_columns import field_columns, offered, with_fields
@@ -78,7 +79,7 @@ def tail(_kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
             [COMMITTED, UNCOMMITTED],
             format_func=ISOLATION.__getitem__,
             key="tail_level",
-            on_change=chosen,
+            on_change=if_drawn(chosen),
             required=True,
             label_visibility="collapsed",
         )
@@ -89,7 +90,7 @@ def tail(_kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
         "Partition",
         numbers if len(numbers) == 1 else [ALL, *numbers],
         key="tail_partition",
-        on_change=chosen,
+        on_change=if_drawn(chosen),
     )
     needles(slots[1:], chosen)
     paused = state["paused"]

@@ -13,6 +13,7 @@ from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.connection import running_kafka, topic_names
 from topicproof.app.session.reports import judged_run
 from topicproof.app.session.run_reads import newest_runs, run_of_url
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.places import COMPARE, TOPICS, TRANSACTIONS, Tab, go_on, tabs
 from topicproof.app.shell.url_state import GROUPS, PARTITIONS, RECORDS, SETTINGS, TAIL
 from topicproof.app.topic import topic_strip
@@ -186,7 +187,7 @@ def choose(
         key="topic_chosen",
         placeholder="Choose a topic",
         format_func=name,
-        on_change=chosen,
+        on_change=if_drawn(chosen),
     )
     right.button(
         "Refresh",

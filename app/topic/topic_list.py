@@ -17,6 +17,7 @@ from topicproof.app.session.cluster_reads import (
     newest_records_of,
     read_newest_records,
 )
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.places import COMPARE, go_on, open_next
 from topicproof.app.topic import tables
 from topicproof.app.topic.record_browser import ROW_PX
@@ -155,7 +156,7 @@ def table(topics: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) 
         row_height=ROW_PX,
         height=min(TABLE_PX, ROW_PX * (len(topics) + 1) + 10),
         key="topics",
-        on_select=chosen,
+        on_select=if_drawn(chosen),
         selection_mode="single-cell",
         placeholder="–",
         alt="The topics of the cluster, without Kafka's own",

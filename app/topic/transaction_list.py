@@ -16,6 +16,7 @@ from topicproof.app.session.access import show_errors
 from topicproof.app.session.cluster_reads import cluster_overview, ended_in_cluster
 from topicproof.app.shell import downloads
 from topicproof.app.shell.downloads import clickable
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.places import TRANSACTIONS, go_on, open_next
 from topicproof.app.shell.url_state import TransactionsState, write_transactions
 from topicproof.app.topic import transaction_rows
@@ -250,7 +251,7 @@ def listing(matches: pd.DataFrame) -> None:
         row_height=ROW_PX,
         height=min(TABLE_PX, ROW_PX * (len(listed) + 1) + 10),
         key="cluster transactions",
-        on_select=chosen,
+        on_select=if_drawn(chosen),
         selection_mode="single-cell",
         placeholder="–",
         alt="The transactions of the cluster, one row for each over all its topics",

@@ -31,6 +31,7 @@ from topicproof.app.check.watch_switch import watch_switch
 from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.shell import places
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.topic import topic_header
 from topicproof.app.topic.payload import download, verbatim
 from topicproof.backend.characters import visible_lines
@@ -202,7 +203,12 @@ def choose_topics(
         (sink, "sink", "Sink", "Topic that was written"),
     ):
         slot.selectbox(
-            title, names[side], key=f"check_{side}", placeholder=says, on_change=chosen, help=says
+            title,
+            names[side],
+            key=f"check_{side}",
+            placeholder=says,
+            on_change=if_drawn(chosen),
+            help=says,
         )
 
 
@@ -234,7 +240,7 @@ def choose_source_cluster(state: CheckState, sides: SideSettings) -> None:
             else f"on {wording.plain(name)}"
         ),
         key="check_source_cluster",
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         required=True,
         label_visibility="collapsed",
         help="Records of two clusters are matched by an identity that they carry.",
@@ -271,7 +277,7 @@ def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
         labels,
         key="check_kept",
         placeholder="Open one",
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         help="Contracts that were kept in this history, with their versions.",
     )
 
@@ -428,7 +434,7 @@ def contract_name(state: CheckState, origin: Origin | None) -> str:
     st.text_input(
         "Contract name",
         key="check_name",
-        on_change=named,
+        on_change=if_drawn(named),
         help=(
             f"{prefix}A check that comes to a verdict keeps its contract under this name. Changed"
             " terms become the next version; earlier versions stay."

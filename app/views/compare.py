@@ -14,6 +14,7 @@ from topicproof.app.session.connection import decoders, page_settings
 from topicproof.app.session.record_reads import committed_retry, records_in_window
 from topicproof.app.session.reports import verdict_findings
 from topicproof.app.shell import downloads
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.url_state import (
     BOTH,
     COMMITTED,
@@ -134,7 +135,7 @@ def controls(snapshot: Snapshot, selection: CompareState) -> None:
         "Partition",
         numbers,
         key="partition",
-        on_change=partition_chosen,
+        on_change=if_drawn(partition_chosen),
         width=PARTITION_PX,
     )
     row.number_input(
@@ -143,7 +144,7 @@ def controls(snapshot: Snapshot, selection: CompareState) -> None:
         max_value=max(p.start, p.hw - 1),
         step=1,
         key="offset",
-        on_change=offset_chosen,
+        on_change=if_drawn(offset_chosen),
         width=OFFSET_PX,
         help=(
             f"Partition {selection.partition} holds the offsets {p.start:,} to"
@@ -155,7 +156,7 @@ def controls(snapshot: Snapshot, selection: CompareState) -> None:
         LEVELS,
         format_func=lambda level: LEVEL_NAMES[level],
         key="level",
-        on_change=level_chosen,
+        on_change=if_drawn(level_chosen),
         required=True,
         help=(
             "Which isolation level the table shows: read_uncommitted, read_committed, or both in"
@@ -169,7 +170,7 @@ def controls(snapshot: Snapshot, selection: CompareState) -> None:
         selection_mode="multi",
         format_func=wording.fate_label,
         key="fate",
-        on_change=fate_chosen,
+        on_change=if_drawn(fate_chosen),
         help="None chosen: every offset of the window is shown.",
     )
     jumps(snapshot, selection)
@@ -245,7 +246,7 @@ def listing(selection: CompareState, records: Sequence[Record], strip: downloads
         height=min(TABLE_PX, HEAD_PX + ROW_PX * len(visible) + 3),
         row_height=ROW_PX,
         key=key,
-        on_select=chosen,
+        on_select=if_drawn(chosen),
         selection_mode="single-cell",
         placeholder="null",
         alt=f"{window} of {selection.topic}, one row per offset, at both isolation levels",

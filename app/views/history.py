@@ -19,6 +19,7 @@ from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.reports import kept_report
 from topicproof.app.session.run_reads import RUNS_SHOWN, newest_runs, signoff_standings
 from topicproof.app.shell import downloads
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.backend.history import trend
 from topicproof.backend.history.comparison import Comparison, compare
 from topicproof.backend.history.contract_of_run import changed_terms
@@ -314,7 +315,7 @@ def _choice(label: str, key: str, options: Sequence[str], default: str | None = 
         st.query_params[key] = st.session_state[f"history_{key}"]
 
     st.session_state[f"history_{key}"] = chosen
-    st.selectbox(label, list(options), key=f"history_{key}", on_change=changed)
+    st.selectbox(label, list(options), key=f"history_{key}", on_change=if_drawn(changed))
     return chosen
 
 

@@ -15,6 +15,7 @@ from topicproof.app.session.access import open_history, show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.shell import downloads, places
 from topicproof.app.shell.downloads import clickable
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.topic.payload import verbatim
 from topicproof.backend.commands.show_matrix import summary
 from topicproof.backend.errors import TopicproofError
@@ -189,7 +190,7 @@ def listing(results: Sequence[Result]) -> None:
         row_height=ROW_PX,
         height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
         key="cells",
-        on_select=picked,
+        on_select=if_drawn(picked),
         selection_mode="single-cell",
         alt="Every cell of the matrix: expected, found, and what proves that the fault fired",
         column_config=COLUMNS,

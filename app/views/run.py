@@ -19,6 +19,7 @@ from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import hides_parts, shown_error
 from topicproof.app.session.run_reads import newest_runs, run_of_url
 from topicproof.app.shell import places
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.topic.payload import verbatim
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices
@@ -377,7 +378,7 @@ def recent(runs: list[Run]) -> None:
         table,
         hide_index=True,
         key="recent",
-        on_select=chosen,
+        on_select=if_drawn(chosen),
         selection_mode="single-cell",
         alt="The newest runs; choose a cell to open its run",
         column_config={

@@ -21,6 +21,7 @@ from topicproof.app.session.coordination import Coordination, topic_coordination
 from topicproof.app.session.record_reads import records_in_window
 from topicproof.app.shell import downloads
 from topicproof.app.shell.downloads import clickable
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.app.topic import topic_header, topic_strip, transaction_rows
 from topicproof.app.topic.snapshot import Snapshot
@@ -258,7 +259,7 @@ def controls(snapshot: Snapshot, rows: pd.DataFrame, selection: TransactionsStat
         index=None,
         placeholder="all",
         key="partition_of",
-        on_change=changed,
+        on_change=if_drawn(changed),
     )
     columns[1].selectbox(
         "Producer id",
@@ -266,7 +267,7 @@ def controls(snapshot: Snapshot, rows: pd.DataFrame, selection: TransactionsStat
         index=None,
         placeholder="all",
         key="producer_of",
-        on_change=changed,
+        on_change=if_drawn(changed),
         help=f"The {transaction_rows.PRODUCERS_MAX:,} whose transactions began last, at most.",
     )
     present = set(rows["outcome"]) | set(selection.outcomes)
@@ -276,7 +277,7 @@ def controls(snapshot: Snapshot, rows: pd.DataFrame, selection: TransactionsStat
         selection_mode="multi",
         format_func=wording.outcome_label,
         key="outcomes",
-        on_change=changed,
+        on_change=if_drawn(changed),
         help="None chosen: every transaction is shown.",
     )
 
@@ -474,7 +475,7 @@ def listing(
         height=min(TABLE_PX, ROW_PX * (len(rows) + 1) + 10),
         row_height=ROW_PX,
         key=key,
-        on_select=chosen,
+        on_select=if_drawn(chosen),
         selection_mode="single-cell",
         placeholder="–",
         alt="The transactions of the timeline, one row per transaction and partition",

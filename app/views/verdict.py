@@ -24,6 +24,7 @@ from topicproof.app.session.reports import (
 )
 from topicproof.app.session.run_reads import newest_runs, run_of_url
 from topicproof.app.shell import downloads, places
+from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.url_state import example_position, verdict_params
 from topicproof.app.topic import tables
 from topicproof.app.topic.payload import download
@@ -207,7 +208,7 @@ def choose(run: Run | None, runs: Sequence[Run]) -> None:
         key="verdict_run",
         placeholder="Choose a run or a check",
         format_func=name,
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         label_visibility="collapsed",
     )
 
@@ -243,7 +244,7 @@ def choose_stage(run: Run) -> str | None:
         [END_TO_END, *verdicts],
         key="verdict_stage",
         format_func=name,
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         help=(
             "Every stage is judged by itself, and the last sink against the first source. The run's"
             " verdict is the worst of them."
