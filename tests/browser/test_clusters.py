@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from tests.backend.kafka.topics import Writer
 from tests.browser.conftest import settled
@@ -19,6 +21,46 @@ from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
 WEST = "only-west"
+
+
+class SlowBrowser:
+    """A browser that, once `is_slow`, hears that a page is drawn only after it has polled: it still
+    sends the values of widgets that the page no longer has."""
+
+    def __init__(self, window: Page) -> None:
+        self.is_slow = False
+        self._late: list[bytes] = []
+        self._is_polling = False
+        window.route_web_socket("**/_stcore/stream", self._connected)
+
+    def _connected(self, page: WebSocketRoute) -> None:
+        server = page.connect_to_server()
+
+        def asked(message: str | bytes) -> None:
+            rerun = BackMsg.FromString(as_bytes(message)).rerun_script
+            self._is_polling |= bool(self._late and rerun.is_auto_rerun)
+            server.send(message)
+
+        def answered(message: str | bytes) -> None:
+            content = as_bytes(message)
+            is_end = ForwardMsg.FromString(content).WhichOneof("type") == "script_finished"
+            if not self._late and not (self.is_slow and is_end):
+                page.send(content)
+                return
+            self._late.append(content)
+            if self._is_polling and is_end:
+                self.is_slow = self._is_polling = False
+                for late in self._late:
+                    page.send(late)
+                self._late.clear()
+
+        page.on_message(asked)
+        server.on_message(answered)
+
+
+def as_bytes(message: str | bytes) -> bytes:
+    assert isinstance(message, bytes)
+    return message
 
 
 @pytest.fixture
@@ -45,7 +87,9 @@ def test_a_cluster_is_chosen_by_its_selector_and_its_address(
     two: str, bootstrap: str, new_topic: Callable[..., str], window: Page, artifacts: Path
 ) -> None:
     """Story: somebody opens a link to a topic of one cluster, and chooses the other one: its topics
-    are listed, and those of the first are gone. The way back leads to the first again."""
+    are listed, and those of the first are gone, also in a slow browser, where the list polls before
+    the page of the topic is forgotten. The way back leads to the first again."""
+    browser = SlowBrowser(window)
     east = new_topic()
     Writer(bootstrap, east).write("n5", 0)
     clusters = window.get_by_test_id("stMain").get_by_role("combobox").first
@@ -56,10 +100,13 @@ def test_a_cluster_is_chosen_by_its_selector_and_its_address(
     first = window.url
 
     clusters.click()
+    browser.is_slow = True
     window.get_by_role("option", name="Cluster: east").click()
     window.wait_for_url("**/topics?cluster=east")
     expect(window.get_by_role("textbox", name="Topic name contains")).to_be_visible()
     settled(window)
+    assert not browser.is_slow
+    assert window.url == f"{two}/topics?cluster=east"
     window.goto(f"{window.url}&named={WEST}")
     expect(window.get_by_text("No topic matches these filters.")).to_be_visible()
     window.goto(f"{two}/topics?cluster=east&named={east}")
