@@ -9,9 +9,8 @@ import streamlit as st
 
 from topicproof.app.session.access import show_errors
 from topicproof.app.shell import jump
-from topicproof.app.shell.drawings import drawing
 from topicproof.app.shell.pages import choose_cluster, keep_in_url, show_person
-from topicproof.app.shell.places import FRONTS, HOME, PLACES, RUN, navigation_style
+from topicproof.app.shell.places import FRONTS, HOME, PLACES, RUN, drawing, navigation_style
 
 
 @st.cache_resource(show_spinner=False)

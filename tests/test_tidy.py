@@ -547,7 +547,7 @@ def test_pages_are_changed_in_the_browser() -> None:
 def test_what_is_left_on_a_page_stays_there() -> None:
     """Story: somebody leaves a list that polls, and its last request calls what belonged to a
     widget of the page before: the address goes back to what was left. Whatever is called for a
-    change asks first whether its widget still stands on the page (`drawings.if_drawn`)."""
+    change asks first whether its widget still stands on the page (`places.if_drawn`)."""
     unasked = [
         f"{path.relative_to(ROOT)}:{keyword.value.lineno}"
         for path in SOURCES

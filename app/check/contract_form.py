@@ -11,7 +11,7 @@ import streamlit as st
 
 from topicproof.app.check.outcome_form import aggregate, choose_outputs, dead_letters
 from topicproof.app.check.term_widgets import Changed, Terms, choose_side, put
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.contracts.contract_text import identity_of, labels_of
 from topicproof.backend.contracts.sink_table import is_table

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from topicproof.app.check.term_widgets import Terms, choose_side, put
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.wording import plain
 from topicproof.backend.contracts.contract import PLACEHOLDER
 from topicproof.backend.contracts.contract_text import side_label, side_of

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from topicproof.app import wording
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.backend.contracts.contract import PLACEHOLDER
 from topicproof.backend.contracts.contract_text import side_label, side_of
 from topicproof.backend.errors import Mistake

@@ -14,7 +14,7 @@ from topicproof.app.check.check_state import mistakes_text
 from topicproof.app.session.access import may, open_history, show_error
 from topicproof.app.session.connection import running_kafka
 from topicproof.app.shell import places
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.backend.contracts.contract_text import spell
 from topicproof.backend.errors import ContractError, TopicproofError
 from topicproof.backend.history.pipelines import pipeline_of

@@ -22,7 +22,7 @@ import streamlit as st
 from topicproof.app.charts.layout import Pointer
 from topicproof.app.session.access import may, open_history
 from topicproof.app.session.connection import page_settings
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.topic.payload import EXPORT, RowDecoder, download, exports_allowed
 from topicproof.backend.characters import defused
 from topicproof.backend.formats.formats import Decoder, Formats

@@ -12,7 +12,6 @@ from topicproof.app.session.access import open_history, show_error
 from topicproof.app.session.cluster_reads import cluster_group_names, cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
 from topicproof.app.session.run_reads import newest_runs
-from topicproof.app.shell.drawings import if_drawn
 from topicproof.app.shell.places import (
     CHECK,
     COMPARE,
@@ -23,6 +22,7 @@ from topicproof.app.shell.places import (
     VERDICT,
     Entry,
     go_on,
+    if_drawn,
     open_next,
 )
 from topicproof.app.shell.url_state import (

@@ -16,7 +16,7 @@ import streamlit as st
 from topicproof.app.session.access import page_identity
 from topicproof.app.session.connection import CLUSTER_PARAMETER, page_settings
 from topicproof.app.session.run_reads import run_of_url
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.wording import plain
 from topicproof.backend.errors import UsageError
 from topicproof.backend.settings import Settings, read_settings

@@ -2,17 +2,25 @@
 
 The navigation names the places. A page is a script with an address of its own: its path is the
 page, its parameters what is shown there. So links stay true, whatever place a page belongs to.
+
+Streamlit forgets the value of a widget when a page was drawn whole without it, and calls what
+belongs to the widget once more if a browser that has not heard of that yet asks for anything: the
+value that the browser still sends looks like a new one. A page that polls asks all the time, so
+what somebody left a moment ago would come back by itself. `if_drawn` is against that.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ParamSpec
 from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.runtime.scriptrunner import RerunException
 
 from topicproof.app.session.connection import CLUSTER_PARAMETER
 
@@ -73,6 +81,10 @@ FOCUS, FOCUS_DARK = "#0072B2", "#56B4E9"
 _NEXT, _LEFT, _TAB = "next_page", "pages_left", "tab_clicked"
 """Session state: the page to open and its parameters, the parameters of pages that were left, and
 the tab that was clicked."""
+_LATEST, _WHOLE = "latest_drawing", "latest_whole_drawing"
+"""Session state: the number of the drawing that goes on, and of the newest one that came to its
+end."""
+P = ParamSpec("P")
 _visit = st.components.v2.component(
     "topicproof_visit",
     html="<span></span>",
@@ -94,6 +106,34 @@ class Tab:
     label: str
     page: Entry
     params: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Numbers this drawing of a page. One that gives way to another one does not count as whole:
+    widgets that it did not reach may stand on the page."""
+    number = st.session_state[_LATEST] = st.session_state.get(_LATEST, 0) + 1
+    is_whole = True
+    try:
+        yield
+    except RerunException:
+        is_whole = False
+        raise
+    finally:
+        if is_whole:
+            st.session_state[_WHOLE] = number
+
+
+def if_drawn(callback: Callable[P, None]) -> Callable[P, None]:
+    """Returns the callback for a widget that is drawn now. It does nothing once the page was drawn
+    whole without that widget."""
+    number = st.session_state.get(_LATEST, 0)
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> None:
+        if number >= st.session_state.get(_WHOLE, 0):
+            callback(*args, **kwargs)
+
+    return called
 
 
 def place_of(page: Entry) -> Place:
@@ -164,7 +204,7 @@ def tabs(label: str, choices: tuple[Tab, ...], current: Tab, about: str = "") ->
         label,
         list(by_label),
         key="tab",
-        on_change=chosen,
+        on_change=if_drawn(chosen),
         required=True,
         label_visibility="collapsed",
     )

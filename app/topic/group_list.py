@@ -11,7 +11,7 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.session.access import show_errors
 from topicproof.app.session.cluster_reads import cluster_groups
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.shell.url_state import ALL_GROUPS, GROUPS
 from topicproof.app.topic import tables
 from topicproof.app.topic.record_browser import ROW_PX

@@ -14,7 +14,7 @@ from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import decoders, page_settings
 from topicproof.app.session.record_reads import fills_a_list, search_results
 from topicproof.app.shell import downloads
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.shell.url_state import (
     FURTHER_MAX,
     NEEDLE_CHARACTERS,

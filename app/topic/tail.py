@@ -17,7 +17,7 @@ from topicproof.app.session.connection import decoders, page_settings, running_k
 from topicproof.app.session.page_masks import hidden_fields, mask_records, require_unmasked
 from topicproof.app.session.record_reads import size_of
 from topicproof.app.shell import downloads
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.shell.url_state import COMMITTED, UNCOMMITTED, TopicsState
 from topicproof.app.topic import tables
 from topicproof.app.topic.field_columns import field_columns, offered, with_fields

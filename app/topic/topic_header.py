@@ -13,8 +13,7 @@ from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.connection import running_kafka, topic_names
 from topicproof.app.session.reports import judged_run
 from topicproof.app.session.run_reads import newest_runs, run_of_url
-from topicproof.app.shell.drawings import if_drawn
-from topicproof.app.shell.places import COMPARE, TOPICS, TRANSACTIONS, Tab, go_on, tabs
+from topicproof.app.shell.places import COMPARE, TOPICS, TRANSACTIONS, Tab, go_on, if_drawn, tabs
 from topicproof.app.shell.url_state import GROUPS, PARTITIONS, RECORDS, SETTINGS, TAIL
 from topicproof.app.topic import topic_strip
 from topicproof.app.topic.snapshot import Snapshot, page_snapshot, request_new_snapshot

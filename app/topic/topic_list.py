@@ -17,8 +17,7 @@ from topicproof.app.session.cluster_reads import (
     newest_records_of,
     read_newest_records,
 )
-from topicproof.app.shell.drawings import if_drawn
-from topicproof.app.shell.places import COMPARE, go_on, open_next
+from topicproof.app.shell.places import COMPARE, go_on, if_drawn, open_next
 from topicproof.app.topic import tables
 from topicproof.app.topic.record_browser import ROW_PX
 from topicproof.backend.errors import TopicproofError

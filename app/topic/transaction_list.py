@@ -16,8 +16,7 @@ from topicproof.app.session.access import show_errors
 from topicproof.app.session.cluster_reads import cluster_overview, ended_in_cluster
 from topicproof.app.shell import downloads
 from topicproof.app.shell.downloads import clickable
-from topicproof.app.shell.drawings import if_drawn
-from topicproof.app.shell.places import TRANSACTIONS, go_on, open_next
+from topicproof.app.shell.places import TRANSACTIONS, go_on, if_drawn, open_next
 from topicproof.app.shell.url_state import TransactionsState, write_transactions
 from topicproof.app.topic import transaction_rows
 from topicproof.app.topic.record_browser import ROW_PX

@@ -31,7 +31,7 @@ from topicproof.app.check.watch_switch import watch_switch
 from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.shell import places
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.topic import topic_header
 from topicproof.app.topic.payload import download, verbatim
 from topicproof.backend.characters import visible_lines

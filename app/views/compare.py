@@ -14,7 +14,7 @@ from topicproof.app.session.connection import decoders, page_settings
 from topicproof.app.session.record_reads import committed_retry, records_in_window
 from topicproof.app.session.reports import verdict_findings
 from topicproof.app.shell import downloads
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.shell.url_state import (
     BOTH,
     COMMITTED,

@@ -19,7 +19,7 @@ from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.reports import kept_report
 from topicproof.app.session.run_reads import RUNS_SHOWN, newest_runs, signoff_standings
 from topicproof.app.shell import downloads
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.backend.history import trend
 from topicproof.backend.history.comparison import Comparison, compare
 from topicproof.backend.history.contract_of_run import changed_terms

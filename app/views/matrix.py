@@ -15,7 +15,7 @@ from topicproof.app.session.access import open_history, show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.shell import downloads, places
 from topicproof.app.shell.downloads import clickable
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.topic.payload import verbatim
 from topicproof.backend.commands.show_matrix import summary
 from topicproof.backend.errors import TopicproofError

@@ -19,7 +19,7 @@ from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import hides_parts, shown_error
 from topicproof.app.session.run_reads import newest_runs, run_of_url
 from topicproof.app.shell import places
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.topic.payload import verbatim
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices

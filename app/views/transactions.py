@@ -21,7 +21,7 @@ from topicproof.app.session.coordination import Coordination, topic_coordination
 from topicproof.app.session.record_reads import records_in_window
 from topicproof.app.shell import downloads
 from topicproof.app.shell.downloads import clickable
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.app.topic import topic_header, topic_strip, transaction_rows
 from topicproof.app.topic.snapshot import Snapshot

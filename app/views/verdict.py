@@ -24,7 +24,7 @@ from topicproof.app.session.reports import (
 )
 from topicproof.app.session.run_reads import newest_runs, run_of_url
 from topicproof.app.shell import downloads, places
-from topicproof.app.shell.drawings import if_drawn
+from topicproof.app.shell.places import if_drawn
 from topicproof.app.shell.url_state import example_position, verdict_params
 from topicproof.app.topic import tables
 from topicproof.app.topic.payload import download
