@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from topicproof.validators.increments.watched_pair import (
     UnreadableRange,
     WatchedPair,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 FORMAT = 2
 SCHEMA = f"""
@@ -196,16 +199,39 @@ def _body_of(pair: WatchedPair) -> bytes:
         **{name: list(getattr(pair, name).items()) for name in _COUNTERS},
     }
     arrays["fields"] = np.frombuffer(json.dumps(fields).encode(), np.uint8)
-    file = io.BytesIO()
+    file = _CompressedFile()
     np.savez(file, allow_pickle=False, **arrays)
-    size = file.tell()
-    if size > BYTES_MAX:
-        raise StateTooLarge(
-            f"what a watch must remember of it takes {size:,} bytes, and {BYTES_MAX:,} is the most:"
-            " it has too many partitions, outputs of an input, or outputs that wait. `topicproof"
-            " check` judges it."
-        )
-    return zlib.compress(file.getbuffer(), 1)
+    return file.body()
+
+
+class _CompressedFile(io.RawIOBase):
+    """Compresses what is written to it. The state itself is never twice in memory: of a long watch
+    it is most of what the process holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._compressor = zlib.compressobj(1)
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: ReadableBuffer, /) -> int:
+        """Raises StateTooLarge."""
+        view = memoryview(content)
+        self._size += view.nbytes
+        if self._size > BYTES_MAX:
+            raise StateTooLarge(
+                f"what a watch must remember of it takes more than {BYTES_MAX:,} bytes: it has too"
+                " many partitions, outputs of an input, or outputs that wait. `topicproof check`"
+                " judges it."
+            )
+        self._parts.append(self._compressor.compress(view))
+        return view.nbytes
+
+    def body(self) -> bytes:
+        return b"".join((*self._parts, self._compressor.flush()))
 
 
 def _pair_of(body: bytes) -> WatchedPair:
