@@ -32,6 +32,8 @@ from topicproof.validators.sentences import brief, first_of
 
 TABLE_PX, NAME_PX = 420, 320
 TOPICS_NAMED = 3
+ID_CHARACTERS = 32
+"""The column shows so many: the end of an id, where those of one program differ."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 PERIODS = {
     "last 15 minutes": 15 * MINUTE_MS,
@@ -327,8 +329,12 @@ def tinted(listed: pd.DataFrame, matches: pd.DataFrame) -> Any:
     def tint(all_rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(dict.fromkeys(all_rows.columns, styles), all_rows.index)
 
-    numbers: dict[Any, Any] = {"withheld": "{:,}", "partitions": "{:,}"}
-    return listed.style.apply(tint, axis=None).format(numbers, na_rep="–")
+    formats: dict[Any, Any] = {
+        "transactional id": lambda name: transaction_rows.short_name(name, ID_CHARACTERS),
+        "withheld": "{:,}",
+        "partitions": "{:,}",
+    }
+    return listed.style.apply(tint, axis=None).format(formats, na_rep="–")
 
 
 def show(row: Mapping[str, Any] | pd.Series[Any]) -> None:

@@ -13,7 +13,7 @@ from tests.app.conftest import OpenPage, texts
 from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
-from topicproof.app.topic import transaction_rows
+from topicproof.app.topic import transaction_list, transaction_rows
 from topicproof.app.wording import TRANSACTION_WORDS, all_listed, open_word, transactions_balance
 from topicproof.backend.kafka.browse.causes import abort_command, advice as advice_to
 from topicproof.backend.kafka.log.over_partitions import over_partitions
@@ -100,6 +100,17 @@ def test_a_lane_is_a_transactional_id_and_a_bar_a_whole_transaction() -> None:
     many = pd.concat([FOUND.assign(producer_id=FOUND["producer_id"] + n) for n in range(0, 90, 3)])
     assert set(transaction_rows.lanes(many, names)) == {"p0", "p1"}
     assert transaction_rows.by_partition(many) and not transaction_rows.by_partition(FOUND)
+
+
+def test_ids_of_one_program_are_told_apart_in_the_list_of_all_transactions() -> None:
+    """Story: all ids of a program begin alike, and their column is narrow. It shows their ends; a
+    download has them whole."""
+    ids = [f"warehouse-europe-billing-service-{number}" for number in (1, 2)]
+    listed = pd.DataFrame({"transactional id": ids, "withheld": [1_000, 0]})
+    html = transaction_list.tinted(listed, pd.DataFrame({"outcome": ["OPEN"] * 2})).to_html()
+    assert all(f">…{name[-transaction_list.ID_CHARACTERS :]}<" in html for name in ids)
+    assert listed["transactional id"].tolist() == ids
+    assert ">1,000<" in html
 
 
 def test_no_transactional_id_takes_the_lane_of_another() -> None:
