@@ -7,6 +7,7 @@ import html
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -178,10 +179,14 @@ def _exact(value: Any) -> Any:
     match value:
         case dict():
             items: dict[str, Any] = {}
+            alike: Counter[str] = Counter()
             for key, item in value.items():
-                name = visible(str(key))
+                name = spelled = visible(str(key))
                 while name in items:
-                    name += "′"  # Another name that is spelled alike.
+                    # Another name that is spelled alike. Counted, because thousands may be.
+                    alike[spelled] += 1
+                    number = alike[spelled]
+                    name = f"{spelled}′{number if number > 1 else ''}"
                 items[name] = _exact(item)
             return items
         case str():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,9 @@ DEPTH_MAX = 3
 """Maximum steps of a JSON path."""
 PATHS_MAX = 100
 """Maximum paths per side; the most frequent are kept."""
+HEADERS_MAX = 50
+"""The same of headers. A record may have a thousand, and each is compared with each part of the
+other side."""
 SHARE_MIN = 0.5
 """A part must occur in this share of the records, and be distinct in this share of the inputs."""
 FAN_OUT_FULL = 20
@@ -84,23 +88,26 @@ class Fit:
 def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]:
     """Return all pairs, best first. Among equal scores, earlier parts come first."""
     pairs = []
+    counted_outputs = {
+        sink: Counter(text for text in texts if text is not None) for sink, texts in outputs.items()
+    }
     for source, input_texts in inputs.items():
         distinct = {text for text in input_texts if text is not None}
-        present = sum(text is not None for text in input_texts)
-        for sink, output_texts in outputs.items():
-            texts = [text for text in output_texts if text is not None]
-            common = [text for text in texts if text in distinct]
+        present = _present(input_texts)
+        for sink, counts in counted_outputs.items():
+            shared = counts.keys() & distinct
+            size, outputs_with = len(outputs[sink]), counts.total()
             pairs.append(
                 Fit(
                     source,
                     sink,
                     len(input_texts),
-                    len(output_texts),
+                    size,
                     in_inputs=_share(present, len(input_texts)),
-                    in_outputs=_share(len(texts), len(output_texts)),
+                    in_outputs=_share(outputs_with, size),
                     unique=_share(len(distinct), present),
-                    overlap=_share(len(common), len(texts)),
-                    shared=len(set(common)),
+                    overlap=_share(sum(map(counts.__getitem__, shared)), outputs_with),
+                    shared=len(shared),
                 )
             )
     return sorted(pairs, key=lambda fit: -fit.score)
@@ -119,31 +126,34 @@ def contradiction(
     with different names must agree with every pair that fits, and a pair of the same part with
     those of one part.
     """
-    best_inputs = _inputs_of_outputs(inputs[best.source], outputs[best.sink])
+    numbers = {best.source: _numbers(inputs[best.source])}
+    best_inputs = _inputs_of_outputs(numbers[best.source], outputs[best.sink])
     for fit in tried:
         if fit.score < SCORE_MIN:
             break
         if fit is best or (best.source == best.sink and fit.source != fit.sink):
             continue
-        other_inputs = _inputs_of_outputs(inputs[fit.source], outputs[fit.sink])
+        if fit.source not in numbers:
+            numbers[fit.source] = _numbers(inputs[fit.source])
+        other_inputs = _inputs_of_outputs(numbers[fit.source], outputs[fit.sink])
         both = best_inputs.keys() & other_inputs.keys()
         if sum(best_inputs[at] != other_inputs[at] for at in both) > CONTRADICTED_MAX * len(both):
             return fit
     return None
 
 
-def _inputs_of_outputs(inputs: Texts, outputs: Texts) -> dict[int, int]:
-    """Return the number of the input that each output belongs to, if there is exactly one."""
-    numbers: dict[bytes, int] = {}
-    repeated: set[bytes] = set()
-    for number, text in enumerate(inputs):
-        if text is not None:
-            repeated |= {text} & numbers.keys()
-            numbers[text] = number
+def _numbers(inputs: Texts) -> dict[bytes, int]:
+    """Return the number of the input that each text belongs to, if there is exactly one."""
+    counts = Counter(inputs)
     return {
-        at: numbers[text]
-        for at, text in enumerate(outputs)
-        if text is not None and text in numbers and text not in repeated
+        text: number for number, text in enumerate(inputs) if text is not None and counts[text] == 1
+    }
+
+
+def _inputs_of_outputs(numbers: Mapping[bytes, int], outputs: Texts) -> dict[int, int]:
+    """Return the number of the input that each output belongs to, if there is exactly one."""
+    return {
+        at: numbers[text] for at, text in enumerate(outputs) if text is not None and text in numbers
     }
 
 
@@ -153,12 +163,14 @@ def candidates(
     fields: bool = False,
     keys: Sequence[Any] = (),
 ) -> dict[str, Texts]:
-    """Return the parts that most records have, by their spelling: key, headers, JSON paths and
-    value. With `fields`, documents are decoded values, and their paths are those of fields. `keys`
-    are the decoded keys, if any can be decoded."""
+    """Return the parts that most records have, by their spelling: key, the most frequent headers,
+    JSON paths and value. With `fields`, documents are decoded values, and their paths are those of
+    fields. `keys` are the decoded keys, if any can be decoded."""
     parts: dict[str, Texts] = {"key": [row.key for row in rows]}
     headers = [dict(row.headers) for row in rows]
-    for name in sorted({name for by_name in headers for name in by_name if name}):
+    counts = Counter(name for by_name in headers for name in by_name if name)
+    often = sorted(counts, key=lambda name: (-counts[name], name))[:HEADERS_MAX]
+    for name in sorted(often):
         parts[_spelled("header", name)] = [by_name.get(name) for by_name in headers]
     parts |= _at_paths(documents, VALUE_FIELD if fields else "json")
     parts |= _at_paths(keys, KEY_FIELD)

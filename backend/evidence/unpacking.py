@@ -1,12 +1,14 @@
 """Evidence in a zip file, unpacked within limits.
 
 A zip file may name paths outside of the folder, hold links, and grow a million times when it is
-unpacked. Python's `extractall` bounds only the first.
+unpacked. Python's `extractall` bounds only the first. Of bzip2 and LZMA, Python unpacks all that
+it has read at once: 850 bytes are a gigabyte in memory, whatever the file declares. So only the
+methods are read that programs use for zip files: stored and deflated.
 """
 
 from __future__ import annotations
 
-import lzma
+import io
 import shutil
 import stat
 import struct
@@ -24,7 +26,7 @@ from topicproof.backend.settings import DISK_FREE_BYTES_MIN
 
 CHUNK_BYTES = 1 << 20
 DAMAGED = (
-    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error),
     *(EOFError, RuntimeError, MemoryError, LookupError, TypeError, AttributeError),
     *(ArithmeticError, AssertionError),
 )
@@ -34,6 +36,30 @@ DEPTH_MAX = 20
 """Evidence of several sinks and stages has five."""
 NAME_BYTES_MAX = 255
 """The longest name of a file on most disks."""
+METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+DIRECTORY_BYTES_MAX = 20_000_000
+"""The list of files at the end of a zip file, and whatever else is read of it at once. Python makes
+an object of some 500 bytes of each entry, which may have 47, before it tells how many there are."""
+
+
+class _PackedFile(io.BufferedReader):
+    """A zip file of which only so much is read at once."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+        self._path, self._bytes = path, path.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Raises EvidenceError for more than `DIRECTORY_BYTES_MAX` bytes."""
+        left = max(0, self._bytes - self.tell())
+        if size is None or size < 0 or size > left:
+            size = left
+        if size > DIRECTORY_BYTES_MAX:
+            raise EvidenceError(
+                f"{self._path} has a list of its files of more than {DIRECTORY_BYTES_MAX:,} bytes."
+                f" Evidence has at most {FILES_MAX:,} files."
+            )
+        return super().read(size)
 
 
 @contextmanager
@@ -58,7 +84,7 @@ def unpack(packed: Path, folder: Path) -> None:
     """Unpack a zip file. Raises EvidenceError, before anything is written if its directory shows
     why."""
     try:
-        with zipfile.ZipFile(packed) as archive:
+        with _PackedFile(packed) as file, zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             _require_sound(packed, entries, shutil.disk_usage(folder).free)
             left = UNPACKED_BYTES_MAX
@@ -87,6 +113,12 @@ def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> N
             raise EvidenceError(
                 f"{packed} names {plain_name(entry.filename)}, which is no name of a file of"
                 " evidence."
+            )
+        if entry.compress_type not in METHODS:
+            name = plain_name(entry.filename)
+            raise EvidenceError(
+                f"{packed} holds {name!r} in a compression that is not read. Pack it again with"
+                " the usual one, deflate."
             )
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -109,19 +109,39 @@ def name_parts(value: Any, counts: Callable[[AwkwardPart], bool] = lambda _: Tru
     """Return a clause about the parts of a value that cannot be decoded; empty without any."""
     clauses: list[str] = []
     count = 0
-    stack: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
-    while stack:
-        path, part = stack.pop()
-        if isinstance(part, AwkwardPart) and counts(part):
+    for path, part in _awkward_parts(value):
+        if counts(part):
             count += 1
             if count <= PARTS_NAMED:
-                clauses.append(f"{spell_path(path)} {part.why}")
-        elif isinstance(part, Mapping):
-            stack += [((*path, str(name)), inner) for name, inner in reversed([*part.items()])]
-        elif isinstance(part, list):
-            stack += [((*path, at), inner) for at, inner in reversed([*enumerate(part)])]
+                # The first step is the one into the list around the whole.
+                clauses.append(f"{spell_path(path[1:])} {part.why}")
     more = [f"{count - PARTS_NAMED:,} more"] if count > PARTS_NAMED else []
     return "; ".join([*clauses, *more])
+
+
+def _awkward_parts(value: Any) -> Iterator[tuple[Sequence[str | int], AwkwardPart]]:
+    """Yield each part that cannot be decoded, with its path in `[value]`. The next one changes the
+    path."""
+    # One path for all: a record may have half a million values, each hundreds of levels deep.
+    path: list[str | int] = []
+    levels = [_children([value])]
+    while levels:
+        step, part = next(levels[-1], (None, None))
+        del path[len(levels) - 1 :]
+        if step is None:
+            levels.pop()
+            continue
+        path.append(step)
+        if isinstance(part, AwkwardPart):
+            yield path, part
+        elif isinstance(part, Mapping | list):
+            levels.append(_children(part))
+
+
+def _children(part: Mapping[Any, Any] | list[Any]) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(part, Mapping):
+        return ((str(name), inner) for name, inner in part.items())
+    return enumerate(part)
 
 
 def spell_path(path: Sequence[str | int]) -> str:

@@ -117,23 +117,28 @@ class ProtobufSchema:
         return value, f"{named[:1].upper()}{named[1:]}."
 
     def _part(self, message: Message) -> Any:
-        """Return a message as JSON, field by field where it cannot be written as a whole."""
-        try:
-            return self._json(message)
-        except _BROKEN as error:
-            if message.DESCRIPTOR.full_name.startswith("google.protobuf."):
+        """Return a message as JSON, field by field, or set apart if it cannot be written."""
+        if message.DESCRIPTOR.full_name.startswith("google.protobuf."):
+            try:
+                return self._json(message)
+            except _BROKEN as error:
                 return _set_apart(message, error)
         rest = type(message)()
         rest.CopyFrom(message)
         inner: dict[str, Any] = {}
+        # Never a message as a whole before its fields: if the innermost of a hundred levels cannot
+        # be written, each level would write all that is inside of it once more.
         for field, content in message.ListFields():
             if field.message_type is not None and not field.is_extension:
                 rest.ClearField(field.name)
                 inner[field.name] = self._held(content)
         try:
-            return {**self._json(rest), **inner}
+            fields = {**self._json(rest), **inner}
         except _BROKEN as error:
             return _set_apart(message, error)
+        # As the library orders them: what is in the message first, then what is not.
+        present = [field.name for field, _ in message.ListFields() if field.name in fields]
+        return {name: fields[name] for name in dict.fromkeys((*present, *fields))}
 
     def _held(self, content: Any) -> Any:
         """Return what a field holds: a message, several, or a map."""

@@ -17,7 +17,7 @@ from tests.test_cli import call
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.contracts.contract import PLACEHOLDER, make_contract, read_contract
 from topicproof.backend.contracts.draft import Draft, draft, draft_from
-from topicproof.backend.contracts.identity_candidates import document, fits, nodes
+from topicproof.backend.contracts.identity_candidates import HEADERS_MAX, document, fits, nodes
 from topicproof.backend.contracts.sample import Sample
 from topicproof.backend.errors import ContractError
 from topicproof.backend.kafka.browse.search import Row
@@ -305,3 +305,23 @@ def test_a_constant_matches_nothing() -> None:
         {"{json: $.id}": [b"%d" % n for n in range(1_000)]}, {"{json: $.v}": [b"1"] * 1_000}
     )
     assert fit.overlap == 1 and fit.score < 0.05
+
+
+def test_a_thousand_headers_are_no_million_pairs() -> None:
+    """Story: each record of two topics has three hundred headers with its number, and one header
+    that all records have is the last by name. Of a thousand headers, one record in each topic made
+    a draft compare a million pairs, in half a gigabyte."""
+
+    def sample(topic: str) -> Sample:
+        rows = []
+        for number in range(20):
+            names = [f"h{at:03}" for at in range(300) if (at + number) % 20] + ["order-id"]
+            headers = tuple((name, b"%d" % number) for name in names)
+            rows.append(Row(0, number, 0, None, b"x", headers, 1, Fate.COMMITTED, None))
+        return Sample(topic, rows, True, [None] * len(rows))
+
+    inputs, outputs = sample("a").candidates, sample("b").candidates
+    assert "{header: order-id}" in inputs
+    pairs = fits(inputs, outputs)
+    assert len(pairs) == (HEADERS_MAX + 1) ** 2
+    assert pairs[0].spelled == "{header: order-id}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import stat
+import tracemalloc
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -118,16 +118,36 @@ def test_a_damaged_zip_file_ends_in_a_sentence(
         unpack(made, Path(target))
 
 
-def test_damaged_lzma_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_python_unpacks_without_a_bound_is_refused(method: int, tmp_path: Path) -> None:
+    """Story: an entry declares one byte, and is 20 MB of zeros in a few bytes of bzip2. Python
+    unpacks all of it before it compares."""
     made = tmp_path / "a.zip"
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_LZMA) as archive:
-        archive.writestr("manifest.json", os.urandom(5_000))
-    data = bytearray(made.read_bytes())
-    at = data.index(b"manifest.json") + len(b"manifest.json")
-    data[at + 4] = 0xFF
-    made.write_bytes(data)
-    with pytest.raises(EvidenceError, match="not a zip file that can be unpacked"):
+    with zipfile.ZipFile(made, "w", method) as archive:
+        archive.writestr("manifest.json", bytes(20_000_000))
+    size = (20_000_000).to_bytes(4, "little")
+    made.write_bytes(made.read_bytes().replace(size, (1).to_bytes(4, "little")))
+    tracemalloc.start()
+    try:
+        with pytest.raises(EvidenceError, match="in a compression that is not read"):
+            unpack(made, tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+    assert [each.name for each in tmp_path.iterdir()] == ["a.zip"]
+
+
+def test_a_list_of_millions_of_files_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a zip file of 100 MB is nothing but a list of two million empty files. Python would
+    take a gigabyte to tell how many there are."""
+    made = packed(tmp_path / "a.zip", *(f"{number:x}" for number in range(100)))
+    monkeypatch.setattr(unpacking, "DIRECTORY_BYTES_MAX", 4_000)
+    with pytest.raises(EvidenceError, match=r"a list of its files of more than 4,000 bytes"):
         unpack(made, tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["a.zip"]
 
 
 @pytest.mark.parametrize("name", ["a\x1b[2K", "a\u202ez", "x" * 300, "a\n"])
