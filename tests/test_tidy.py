@@ -491,6 +491,55 @@ def test_one_module_makes_consumers() -> None:
     assert wrong == []
 
 
+READERS = {"read_range", "receive", "read_records", "received", "raw_records", "stored_batches"}
+"""What yields records, each when it is asked for the next one."""
+ONE_AT_A_TIME = {
+    ("reading.py", "read_range"): "yields each",
+    ("reading.py", "receive"): "yields each",
+    ("reading.py", "read_records"): "yields each",
+    ("raw_records.py", "raw_records"): "yields those of one batch, which has a limit",
+    ("record_reader.py", "received"): "yields each",
+    ("record_reader.py", "RecordReader"): "yields each, of at most RECORDS_AT_ONCE",
+    ("record_reader.py", "WithheldRows"): "keeps six numbers and a digest of each",
+    ("transaction_state.py", "_records"): "yields each; `read_states` counts names and partitions",
+    ("journal.py", "JournalReader"): "yields each entry; `read_journal` counts them",
+    ("windows.py", "_read"): "yields each; `check_values` counts what it keeps",
+    ("cells.py", "_values"): "yields each; numbers alone are kept",
+    ("fill.py", "numbers_in"): "keeps numbers",
+    ("search.py", "latest"): "hands each to `_NewestRows`, which counts it",
+    ("recorded_ids.py", "first_entry"): "asks for one",
+    ("real_time.py", "SourceEnds"): "asks whether there is one",
+    ("group.py", "GroupPosition"): "asks for one",
+    ("member.py", "join"): "receives none, it is paused",
+    ("bounded.py", "require_group"): "takes an error",
+    ("reader.py", "Reader"): "takes as many as `records_within` allows, and keeps their offsets",
+}
+"""Readers that do not count what they hold, and why they need not."""
+
+
+def test_readers_that_hold_records_count_them() -> None:
+    """Story: somebody adds a reader that collects records in a list. Their keys, or the names of
+    their headers, take all memory. Whoever takes records out of a consumer, or out of the raw log,
+    counts them by `hold` of a budget, or is known to hold one at a time."""
+
+    def takes_records(call: ast.Call) -> bool:
+        name = ast.unparse(call.func).rpartition(".")[2]
+        source = (
+            ast.unparse(call.func.value).lower() if isinstance(call.func, ast.Attribute) else ""
+        )
+        polls = name in ("poll", "consume") and ("consumer" in source or "reader" in source)
+        return bool(call.args) and (name in READERS or polls)
+
+    uncounted = set()
+    for path in SOURCES:
+        for unit in parsed(path).body:
+            calls = [node for node in ast.walk(unit) if isinstance(node, ast.Call)]
+            is_counted = any(ast.unparse(call.func).endswith(".hold") for call in calls)
+            if any(map(takes_records, calls)) and not is_counted:
+                uncounted.add((path.name, getattr(unit, "name", "")))
+    assert uncounted == set(ONE_AT_A_TIME)
+
+
 def test_one_module_accepts_connections() -> None:
     """Story: somebody adds a server on loopback. Any user of the machine may connect to it, so it
     has the limits of local_servers.py, and does not end when files run out."""

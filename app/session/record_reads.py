@@ -35,14 +35,13 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
 ATTEMPTS_FOLLOWED = 3
-RECORD_BYTES, HEADER_BYTES = 1_000, 200
-"""What Python needs for one besides its payload, roughly."""
 
 
 def records_in_window(
     settings: Settings, kafka: Services, snapshot: Snapshot, partition: int, first: int, count: int
 ) -> tuple[Record, ...]:
-    """Returns the records of a window, as this person may see them."""
+    """Returns the records of a window, as this person may see them; only the first ones if all
+    would take too much memory (`read_window`)."""
     topic, last = snapshot.bounds.topic, first + count - 1
     note_look(settings, f"{topic}-{partition}, offsets {first} to {last}")
     return mask_records(
@@ -69,14 +68,8 @@ def unmasked_records(
 
 
 def size_of(records: Sequence[Record | Row]) -> int:
-    """Returns the bytes of records, of which the payloads are counted exactly."""
-    return sum(
-        RECORD_BYTES
-        + len(record.key or b"")
-        + len(record.value or b"")
-        + sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
-        for record in records
-    )
+    """Returns the bytes of records in memory."""
+    return sum(record.kept_bytes for record in records)
 
 
 def search_results(

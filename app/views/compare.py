@@ -37,11 +37,12 @@ from topicproof.app.topic.record_detail import (
 from topicproof.app.topic.snapshot import FATES_NEXT, Snapshot, next_of
 from topicproof.app.topic.topic_findings import TopicFindings, first_copy
 from topicproof.backend.characters import visible
-from topicproof.backend.kafka.browse.records import Record
+from topicproof.backend.kafka.browse.records import WINDOW_BYTES_MAX, Record
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.keeper import Services
 from topicproof.validators.finding import Fate
 from topicproof.validators.lineage.headers import parse_lineage
+from topicproof.validators.sentences import counted
 
 TABLE_PX = 560
 PARTITION_PX, OFFSET_PX = 110, 150
@@ -87,9 +88,7 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     )
     controls(snapshot, selection)
     with show_errors():
-        records = records_in_window(
-            settings, kafka, snapshot, selection.partition, selection.first, WINDOW
-        )
+        records = window(kafka, snapshot, selection)
         chosen = next((record for record in records if record.offset == selection.record), None)
         if chosen is None:
             chosen = next(
@@ -102,10 +101,21 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
             )
     left, right = st.columns([2.1, 1], gap="medium")
     with left:
-        listing(selection, records, strip)
+        listing(snapshot, selection, records, strip)
     with right:
         if chosen is not None:
             detail(kafka, snapshot, selection, chosen, topic_findings)
+
+
+def window(kafka: Services, snapshot: Snapshot, selection: CompareState) -> tuple[Record, ...]:
+    """Returns the records of the window. If they are too large together, and it would end before
+    the chosen offset, it begins there."""
+    first, partition = selection.first, selection.partition
+    records = records_in_window(settings, kafka, snapshot, partition, first, WINDOW)
+    if records and records[-1].offset < selection.offset:
+        first = selection.offset
+        records = records_in_window(settings, kafka, snapshot, partition, first, WINDOW)
+    return records
 
 
 def controls(snapshot: Snapshot, selection: CompareState) -> None:
@@ -215,7 +225,26 @@ def jumps(snapshot: Snapshot, selection: CompareState) -> None:
         )
 
 
-def listing(selection: CompareState, records: Sequence[Record], strip: downloads.Chart) -> None:
+def not_shown(snapshot: Snapshot, selection: CompareState, records: Sequence[Record]) -> str:
+    """Returns a sentence about the offsets of the window that its budget left out; empty if it left
+    out none."""
+    begin = records[-1].offset + 1
+    end = min(records[0].offset + WINDOW, snapshot.partition(selection.partition).hw)
+    if begin >= end:
+        return ""
+    return (
+        f"Not shown: {counted(end - begin, 'offset')} of this window, from {begin:,} on. Its"
+        f" records at both levels may take {wording.data_size(WINDOW_BYTES_MAX)} of memory. Go to"
+        f" offset {begin:,} for what follows."
+    )
+
+
+def listing(
+    snapshot: Snapshot,
+    selection: CompareState,
+    records: Sequence[Record],
+    strip: downloads.Chart,
+) -> None:
     """Lists both levels, offset by offset."""
     visible = [
         record for record in records if not selection.fates or record.fate in selection.fates
@@ -223,6 +252,8 @@ def listing(selection: CompareState, records: Sequence[Record], strip: downloads
     if not records:
         st.info("This partition is empty.")
         return
+    if sentence := not_shown(snapshot, selection, records):
+        st.info(sentence, icon=":material/info:")
     first, last = records[0].offset, records[-1].offset
     window = f"Partition {selection.partition}, offsets {first:,} to {last:,}"
     if not visible:

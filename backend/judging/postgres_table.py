@@ -54,6 +54,8 @@ a name of PostgreSQL's own."""
 OWN_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast")
 ANSWER_TIMEOUT_S = 300
 """A server that sends nothing for so long is given up: a task of a shared Spark waits for it."""
+CATALOGUE_BYTES_MAX = 16_000_000
+"""What this process reads of one answer: names and types of a table's columns, or a count."""
 _TYPES = {
     "int2": "smallint",
     "int4": "int",
@@ -187,6 +189,10 @@ class PostgresTable:
         frame = self.spark.read.format("jdbc").options(**options).load()
         return frame, F.col("size")
 
+    def require_size(self) -> None:
+        """Nothing to measure: a row takes at least its bytes of the network, and the reading stops
+        at the first that is too many."""
+
     def has_changed(self, rows: int) -> bool:
         """Return whether it has another number of rows now. Raises SinkError."""
         with _connected(self.address) as connection:
@@ -248,6 +254,8 @@ def _connected(address: PostgresAddress) -> Iterator[Connection[Any]]:
     """Connect as libpq does, to read only. Raises SinkError, in the database's own words."""
     import psycopg  # late: few contracts name a database
 
+    from topicproof.backend.sink.bounded_postgres import BoundedConnection
+
     arguments: dict[str, Any] = {
         "host": address.host.strip("[]"),
         "port": address.port,
@@ -261,7 +269,8 @@ def _connected(address: PostgresAddress) -> Iterator[Connection[Any]]:
         if (value := getattr(address, name)) is not None:
             arguments[name] = value
     try:
-        with psycopg.connect(**arguments, autocommit=True) as connection:
+        with BoundedConnection.connect(**arguments, autocommit=True) as connection:
+            connection.bytes_max, connection.seconds_max = CATALOGUE_BYTES_MAX, ANSWER_TIMEOUT_S
             yield connection
     except psycopg.Error as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -88,6 +88,7 @@ def _read(
     evidence: Path,
 ) -> Capture:
     """Capture the rows, and then the source within the bounds of the moment after them."""
+    reader.require_size()
     try:
         rows = FrameFolder(evidence, MANY).keep(reading_of(reader, question), COMMITTED, COLUMNS)
         bounds = _bounds_of(question.sink, rows)

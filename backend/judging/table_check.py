@@ -2,13 +2,13 @@
 without an input, by the validators for topics.
 
 A table has no aborted rows and no raw log. Its rows, ordered by id, are both readings of a single
-partition. This process reads them, so a table must fit into its memory. The evidence is the same as
-for a topic, and `topicproof verify` can judge it again.
+partition. This process reads them, so a table has a limit (`TABLE_BYTES_MAX`). The evidence is the
+same as for a topic, and `topicproof verify` can judge it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from sqlalchemy import select
+from sqlalchemy import RowMapping, select
 from sqlalchemy.exc import DBAPIError
 
 from topicproof.backend.address import Sides
@@ -38,6 +38,18 @@ from topicproof.validators.question import Question
 from topicproof.validators.readings import COLUMNS, Readings, read
 from topicproof.validators.report import Report
 
+FETCHED_ROWS = 100
+"""Rows that the database sends at once: all of them could be larger than the memory."""
+TABLE_BYTES_MAX = 2_000_000_000
+"""What all rows of a table may take in this process."""
+SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
 REQUIRED = ("duplicate", "gap", "order", "phantom")
 NOTHING_ATTACHED: Mapping[str, Any] = MappingProxyType({})
 
@@ -85,14 +97,31 @@ def judge_table(
 
 
 def read_table(url: str, table: str) -> pa.Table:
-    """Read a table's rows as partition 0, with offsets that number them by id."""
+    """Read a table's rows as partition 0, with offsets that number them by id. Raises SinkError,
+    also for rows that take more than `TABLE_BYTES_MAX`."""
     engine, rows = connect_database(url), rows_of(table)
+    query = select(rows).order_by(rows.c.id).execution_options(yield_per=FETCHED_ROWS)
+    parts, count, size = [SCHEMA.empty_table()], 0, 0
     try:
         with engine.connect() as connection:
-            records = connection.execute(select(rows).order_by(rows.c.id)).mappings().all()
+            for records in connection.execute(query).mappings().partitions():
+                parts.append(_arrow(records, first=count))
+                count += len(records)
+                size += parts[-1].nbytes
+                if size > TABLE_BYTES_MAX:
+                    raise SinkError(
+                        f"Table {table} of {shown(engine)} is not judged: its rows take more than"
+                        f" {TABLE_BYTES_MAX:,} bytes, and this process reads them all. The verdict"
+                        " is UNKNOWN."
+                    )
     except DBAPIError as error:
         reason = str(error.orig).splitlines()[0].rstrip(".")
         raise SinkError(f"Table {table} of {shown(engine)} cannot be read: {reason}.") from error
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def _arrow(records: Sequence[RowMapping], first: int) -> pa.Table:
+    """Return rows in the columns of `SCHEMA`, numbered from `first` on."""
     headers = [
         [
             {
@@ -102,16 +131,14 @@ def read_table(url: str, table: str) -> pa.Table:
         ]
         for row in records
     ]
-    return pa.table(
-        {
-            "offset": pa.array(range(len(records)), pa.int64()),
-            "key": pa.array([row["key"] for row in records], pa.binary()),
-            "value": pa.array([row["value"] for row in records], pa.binary()),
-            "headers": pa.array(
-                headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-            ),
-        }
+    columns = (
+        range(first, first + len(records)),
+        [row["key"] for row in records],
+        [row["value"] for row in records],
+        headers,
     )
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.table(arrays, schema=SCHEMA)
 
 
 def _typed() -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from topicproof.backend.contracts.contract import mistake
 from topicproof.backend.contracts.sink_table import Table, column_of
 from topicproof.backend.errors import ContractError, RecordTooLarge, SinkError
 from topicproof.backend.evidence.footers import PRIMITIVES
+from topicproof.backend.evidence.read_limits import UNPACKED_BYTES_MAX
 from topicproof.backend.judging.postgres_table import PostgresTable
 from topicproof.backend.services.spark_session import failed
 from topicproof.backend.yaml_fields import Place
@@ -37,6 +38,13 @@ from topicproof.validators.readings import HEADERS_TYPE
 
 ROW_BYTES_MAX = 8_000_000
 """A larger row is not read. Spark holds some of them in memory at once."""
+TABLE_ROWS_MAX = 50_000_000
+"""A table of more rows is not read: they are written as evidence, and in 2 kB of Parquet there is
+room for billions."""
+TABLE_BYTES_MAX = UNPACKED_BYTES_MAX
+"""What the texts of all rows of files may take: evidence of more could not be verified."""
+TOO_MANY = "topicproof rows"
+"""Is the error of a task that reads more rows than a table may have."""
 TOO_LARGE = "topicproof row"
 """Begins the error of a row that is too large, with its size. It quotes no value."""
 _TOO_LARGE = re.compile(rf"{TOO_LARGE} ([0-9]+)")
@@ -72,7 +80,11 @@ class TableReader(Protocol):
 
     def texts(self) -> tuple[DataFrame, Column]:
         """Return the rows, with a text for each column in the order of `types`, by number; and
-        their size in bytes. Lazy."""
+        their size in bytes. Lazy: see `require_size`."""
+
+    def require_size(self) -> None:
+        """Measure the rows, where they are not all sent over a network: some bytes of a file may be
+        gigabytes of rows. Raises SinkError for more than are read."""
 
     def has_changed(self, rows: int) -> bool:
         """Return whether the table has changed since its rows were read. `rows`: how many that
@@ -126,12 +138,14 @@ def reading_of(reader: TableReader, question: Question) -> DataFrame:
     row_id = F.monotonically_increasing_id()
     # The upper bits are the number of the partition.
     numbered = numbered.withColumn("offset", row_id.bitwiseAND(F.lit((1 << 33) - 1)))
+    is_beyond = F.col("offset") >= TABLE_ROWS_MAX
     reading = numbered.select(
         "partition",
         "offset",
         F.lit(None).cast("timestamp").alias("timestamp"),
         key.cast("binary").alias("key"),
         F.when(size > ROW_BYTES_MAX, F.raise_error(error))
+        .when(is_beyond, F.raise_error(F.lit(TOO_MANY)))
         .otherwise(row)
         .cast("binary")
         .alias("value"),
@@ -172,6 +186,8 @@ def read_error(error: PySparkException, table: Table) -> Exception:
             f"A row of {title} takes {int(row[1]):,} bytes, and {ROW_BYTES_MAX:,} are read at"
             " most. The verdict is UNKNOWN. Check a view without its large columns."
         )
+    if TOO_MANY in str(error):
+        return too_long(table)
     if any(sign in str(error) for sign in _MISSING_FORMAT):
         lacking, package = "the driver of PostgreSQL", "org.postgresql:postgresql:42.7.14"
         if table.format is not None:
@@ -188,10 +204,19 @@ def read_error(error: PySparkException, table: Table) -> Exception:
     return failed(f"Spark could not read the table {title}", error)
 
 
+def too_long(table: Table) -> SinkError:
+    """Return the sentence for a table of more rows than are read."""
+    return SinkError(
+        f"The table {visible(table.title)} has more than {TABLE_ROWS_MAX:,} rows, the most that are"
+        " read. The verdict is UNKNOWN. Check a part of it, such as a view of the last days."
+    )
+
+
 @dataclass(frozen=True)
 class SparkTable:
     """A table in a format that Spark reads."""
 
+    table: Table
     frame: DataFrame
     fingerprint: Callable[[], object]
     """Returns what differs once the table has changed."""
@@ -211,7 +236,7 @@ class SparkTable:
                 place: Place = ("sink", "table", "path" if table.path else "name")
                 raise sink.refused(place, f"Spark finds no table {table.title}") from error
             raise read_error(error, table) from error
-        return SparkTable(frame, fingerprint, before, note)
+        return SparkTable(table, frame, fingerprint, before, note)
 
     @property
     def types(self) -> Mapping[str, str]:
@@ -230,6 +255,22 @@ class SparkTable:
         )
         frame = self.frame.coalesce(PARTITIONS_MAX).select(*columns)
         return frame, sum(sizes, start=F.lit(0).cast("long"))
+
+    def require_size(self) -> None:
+        """Raises SinkError, SparkError."""
+        frame, size = self.texts()
+        try:
+            (row,) = frame.agg(F.count("*").alias("rows"), F.sum(size).alias("size")).collect()
+        except PySparkException as error:
+            raise read_error(error, self.table) from error
+        if row["rows"] > TABLE_ROWS_MAX:
+            raise too_long(self.table)
+        if (row["size"] or 0) > TABLE_BYTES_MAX:
+            raise SinkError(
+                f"The rows of the table {visible(self.table.title)} take {row['size']:,} bytes as"
+                f" texts, and {TABLE_BYTES_MAX:,} are read at most. The verdict is UNKNOWN. Check a"
+                " part of it, or write the files without its large columns."
+            )
 
     def has_changed(self, rows: int) -> bool:  # noqa: ARG002  the files tell more
         return self.fingerprint() != self.before
@@ -275,8 +316,10 @@ def _plain_schema(table: Table) -> StructType:
         )
     try:
         inside = path.rglob("*.parquet") if path.is_dir() else iter([path])
-        first = min((file for file in inside if file.is_file()), default=None)
-        columns = [] if first is None else list(pq.read_schema(first))
+        files = sorted(file for file in inside if file.is_file() and _is_read(path, file))
+        columns = list(pq.read_schema(files[0])) if files else []
+        if _rows_of(files) > TABLE_ROWS_MAX:
+            raise too_long(table)
     except (OSError, pa.ArrowException) as error:
         raise SinkError(
             f"The table {title} cannot be read: a footer of Parquet is damaged."
@@ -293,6 +336,25 @@ def _plain_schema(table: Table) -> StructType:
             )
         schema = schema.add(column.name, kind)
     return schema
+
+
+def _is_read(folder: Path, file: Path) -> bool:
+    """Return whether Spark reads a file of the folder: not one that is still being written."""
+    parts = file.relative_to(folder).parts
+    return not any(part.startswith((".", "_")) and "=" not in part for part in parts)
+
+
+def _rows_of(files: Sequence[Path]) -> int:
+    """Return the rows of files as their footers give them, by which Spark reads. Ends once there
+    are too many. Raises ArrowException, OSError."""
+    rows = 0
+    for file in files:
+        footer = pq.read_metadata(file)
+        groups = (footer.row_group(number).num_rows for number in range(footer.num_row_groups))
+        rows += sum(max(0, count) for count in groups)
+        if rows > TABLE_ROWS_MAX:
+            break
+    return rows
 
 
 def _spark_name(kind: pa.DataType) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from topicproof.backend.kafka.reading import content_bytes
 from topicproof.validators.sentences import counted
 
 Item = TypeVar("Item")
@@ -57,7 +58,7 @@ class LookBudget:
     transactions: int = 0
     entries: int = 0
     records: int = 0
-    """Of a mirror's topics."""
+    """That something is held of."""
     size: int = 0
     began: float = field(default_factory=time.monotonic)
     left_out: Counter[Noun] = field(default_factory=Counter)
@@ -71,6 +72,14 @@ class LookBudget:
             or self.size > self.limits.size
             or time.monotonic() - self.began > self.limits.seconds
         )
+
+    def hold(self, key: bytes | None, value: bytes | None, overhead: int = 0) -> int:
+        """Count a record, of which something is held from now on. Returns its bytes, with an
+        `overhead` for what it becomes."""
+        size = overhead + content_bytes(key, value)
+        self.records += 1
+        self.size += size
+        return size
 
     def batches(self, items: Sequence[Item], size: int, noun: Noun) -> Iterator[Sequence[Item]]:
         """Yield the items, so many at once, until the budget is spent. The rest is left out."""

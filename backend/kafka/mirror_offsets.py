@@ -187,10 +187,7 @@ def _read(
     try:
         for record in read_records(address, bounds.topic, READ_COMMITTED, spans):
             key, value = as_bytes(record.key()), as_bytes(record.value())
-            length = len(key or b"") + len(value or b"")
-            size += length
-            budget.size += length
-            budget.records += 1
+            size += budget.hold(key, value)
             if size > size_max or budget.is_spent:
                 budget.leave_out(1, MIRRORS)
                 return ()

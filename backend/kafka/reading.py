@@ -3,12 +3,16 @@
 Their sizes are measured in the raw log first: a client of Kafka decompresses whatever a broker
 sends, and one record of 3 kB may become 100 MB. What arrives between the measurement and the read
 is fetched with the rest, unmeasured.
+
+A record may be small in the log and large in memory: its key, its value, the names and contents of
+its headers, and Python's objects for them. Every reader that holds more than one record counts each
+by a `RecordBudget`. `tests/test_tidy.py` has the readers that hold one at a time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from operator import methodcaller
 from typing import Any
@@ -31,6 +35,9 @@ POLL_S = 0.1
 SILENCE_S = REQUEST_TIMEOUT_MS / 1000
 Spans = Mapping[int, tuple[int, int]]
 """The offsets [first, end) of each partition."""
+RECORD_BYTES, HEADER_BYTES = 1_000, 200
+"""What Python needs for a record, and for a header, beside their content."""
+_CHARACTER_BYTES_MAX = 4
 
 
 def read_records(
@@ -155,3 +162,49 @@ def headers_in(message: object) -> list[tuple[str, Any]]:
             message.set_headers([])
         raise NotText("the name of a header is not UTF-8") from error
     return list(headers.items() if isinstance(headers, dict) else headers)
+
+
+def content_bytes(
+    key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] = ()
+) -> int:
+    """Return the bytes of key, value and headers in memory."""
+    return (
+        len(key or b"")
+        + len(value or b"")
+        + sum(HEADER_BYTES + _text_bytes(name) + len(content or b"") for name, content in headers)
+    )
+
+
+def _text_bytes(text: str) -> int:
+    # One character of another alphabet makes all others of a text as large.
+    return len(text) if text.isascii() else len(text) * _CHARACTER_BYTES_MAX
+
+
+class RecordBudget:
+    """Counts the records that a reader holds, against a limit of bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        """What the records take that are held."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the records take more than the limit. The last one may be larger than all of it:
+        its own size has a limit (`inflation.py`)."""
+        return self.bytes > self.bytes_max
+
+    def hold(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> int:
+        """Count a record that is held from now on. Returns its bytes."""
+        size = RECORD_BYTES + content_bytes(key, value, headers)
+        self.bytes += size
+        return size
+
+    def release(self, size: int) -> None:
+        """Count a record of so many bytes as no longer held."""
+        self.bytes -= size

@@ -31,8 +31,15 @@ from pyspark.sql.types import StructType
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import READER_FETCH_BYTES, fetch_limits
-from topicproof.backend.kafka.log.inflation import HEADER_BYTES, fetch_bytes
-from topicproof.backend.kafka.reading import NotText, headers_in, open_consumer, read_range
+from topicproof.backend.kafka.log.inflation import fetch_bytes
+from topicproof.backend.kafka.reading import (
+    NotText,
+    RecordBudget,
+    as_bytes,
+    headers_in,
+    open_consumer,
+    read_range,
+)
 from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.merged_topics import split
 from topicproof.validators.readings import COLUMNS, end_of
@@ -141,7 +148,7 @@ class RecordsReader(DataSourceReader):
             return
         span = {partition.partition: (partition.first, partition.end)}
         waiting: list[tuple[Any, ...]] = []
-        size, last_arrival = 0, time.monotonic()
+        budget, last_arrival = RecordBudget(BYTES_AT_ONCE), time.monotonic()
         with open_consumer(self.address, self.topic, self.level, self.limits) as consumer:
             for message in read_range(consumer, self.topic, span):
                 if message is None:
@@ -152,34 +159,26 @@ class RecordsReader(DataSourceReader):
                         )
                     continue
                 last_arrival = time.monotonic()
-                waiting.append(_row(message))
-                size += _size(waiting[-1])
-                if len(waiting) >= RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:
+                headers = _headers(message)
+                waiting.append(_row(message, headers))
+                budget.hold(as_bytes(message.key()), as_bytes(message.value()), headers)
+                if len(waiting) >= RECORDS_AT_ONCE or budget.is_spent:
                     yield _rows(waiting)
-                    waiting, size = [], 0
+                    waiting, budget = [], RecordBudget(BYTES_AT_ONCE)
         if waiting:
             yield _rows(waiting)
 
 
-def _row(message: Message) -> tuple[Any, ...]:
-    """Return a record in the columns of `SCHEMA`. Raises ClusterError."""
+def _row(message: Message, headers: list[tuple[str, Any]]) -> tuple[Any, ...]:
+    """Return a record in the columns of `SCHEMA`."""
     return (
         message.partition(),
         message.offset(),
         min(max(message.timestamp()[1], MIN_MS), MAX_MS) * 1_000,
         message.key(),
         message.value(),
-        _headers(message),
+        [{"key": name, "value": content} for name, content in headers] or None,
     )
-
-
-def _size(row: tuple[Any, ...]) -> int:
-    """Return the bytes that a record takes, nearly."""
-    *_, key, value, headers = row
-    of_headers = sum(
-        len(header["key"]) + len(header["value"] or b"") + HEADER_BYTES for header in headers or ()
-    )
-    return len(key or b"") + len(value or b"") + of_headers
 
 
 def _rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -188,10 +187,10 @@ def _rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _headers(message: Message) -> list[dict[str, Any]] | None:
+def _headers(message: Message) -> list[tuple[str, Any]]:
+    """Raises ClusterError if they cannot be read."""
     try:
-        headers = headers_in(message)
+        return headers_in(message)
     except NotText as error:
         place = f"partition {message.partition()}, offset {message.offset()}"
         raise ClusterError(f"{message.topic()}, {place}: {error}, so it cannot be read.") from error
-    return [{"key": each[0], "value": each[1]} for each in headers] if headers else None

@@ -30,6 +30,7 @@ from topicproof.backend.kafka.client_configs import READ_COMMITTED, fetch_limits
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.consumers import record_consumer
 from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.log.inflation import records_within
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.merged_topics import split
 
@@ -41,6 +42,8 @@ KEEP_S = 2.0
 CATCH_UP_S = 20.0
 """Seconds that the reader may take after the pipeline to receive all stable records."""
 POLL_RECORDS = 10_000
+POLL_BYTES_MAX = 2**26
+"""What the records of a poll may take: of larger ones there are fewer."""
 POLL_S = 0.2
 LIMITS = fetch_limits(2**16)
 """Little at once: what arrives during a poll is fetched with the rest, unmeasured."""
@@ -100,6 +103,8 @@ class Reader:
         """Where the reader goes on."""
         self.measured: dict[Place, int] = dict(begin)
         """Records below these offsets are not too large to read."""
+        self.poll_records = POLL_RECORDS
+        """How many of these are received at once."""
         self.unread: set[Place] = set()
         """Partitions whose measured records it has not received yet."""
         self.rows: list[Polled] = []
@@ -137,7 +142,7 @@ class Reader:
                     time.sleep(POLL_S)
                     continue
                 poll += 1
-                self._hear(poll, consumer.consume(POLL_RECORDS, POLL_S))
+                self._hear(poll, consumer.consume(self.poll_records, POLL_S))
                 if not self.unread:
                     consumer.unassign()
                 if time.monotonic() - kept_at > KEEP_S:
@@ -147,6 +152,7 @@ class Reader:
     def _measure(self, log: rawlog.Connection, consumer: Consumer) -> bool:
         """Measure what has arrived, and assign it to the consumer. Returns whether there is
         something. Raises RecordTooLarge."""
+        self.poll_records = POLL_RECORDS
         for topic in sorted({topic for topic, _ in self.begin}):
             news = tuple(
                 PartitionBounds(p.partition, measured, p.hw, p.hw)
@@ -154,7 +160,9 @@ class Reader:
                 if p.hw > (measured := self.measured.get((topic, p.partition), p.hw))
             )
             if news:
-                log.scan(topic, Bounds(topic, news), readable=True)
+                batches = log.scan(topic, Bounds(topic, news), readable=True)
+                most = records_within(batches, POLL_BYTES_MAX)
+                self.poll_records = min(self.poll_records, most)
             for p in news:
                 self.unread.add((topic, p.partition))
                 self.measured[topic, p.partition] = p.hw

@@ -209,8 +209,7 @@ def current_totals(cluster: Cluster, sink: str, *, budget: LookBudget) -> SinkTo
             is_whole = False
             break
         value = as_bytes(message.value())
-        budget.records += 1
-        budget.size += RECORD_BYTES + len(value or b"")
+        budget.hold(None, value, RECORD_BYTES)
         total = read_total(value)
         if total is None:
             foreign += 1

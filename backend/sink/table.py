@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
     create_engine,
     delete,
+    event,
     insert,
     inspect,
     make_url,
@@ -79,12 +80,25 @@ def connect_database(url: str) -> Engine:
             arguments["timeout"] = LOCK_TIMEOUT_S
         elif make_url(url).get_dialect().driver in OF_LIBPQ:
             arguments["require_auth"] = os.environ.get("PGREQUIREAUTH") or NOT_IN_PLAIN_TEXT
-        return create_engine(url, poolclass=NullPool, connect_args=arguments)
+        engine = create_engine(url, poolclass=NullPool, connect_args=arguments)
+        if engine.dialect.driver == "psycopg":
+            event.listen(engine, "do_connect", _connect_within_limits)
+        return engine
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(
             f"{DATABASE_FORMAT}: the option url is not a database address that SQLAlchemy knows,"
             " such as sqlite:////var/out.db or postgresql+psycopg://user@host/name."
         ) from error
+
+
+def _connect_within_limits(
+    _dialect: object, _record: object, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> object:
+    """Connect for SQLAlchemy, to a server whose answers have limits."""
+    # Late: a plan without such a database needs no psycopg.
+    from topicproof.backend.sink.bounded_postgres import BoundedConnection
+
+    return BoundedConnection.connect(*arguments, **options)
 
 
 def make_tables(

@@ -5,7 +5,8 @@ They are the figures of the Prometheus endpoint, by the same names and from the 
 (`WatchCollector`): a gauge is a gauge, and a counter is a monotonic sum that grows since the start.
 Where to and how often is in OpenTelemetry's own variables, most of which its exporter reads:
 `OTEL_EXPORTER_OTLP_ENDPOINT` and its relatives, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`,
-`OTEL_METRIC_EXPORT_INTERVAL` in milliseconds. `OTEL_SDK_DISABLED=true` sends nothing.
+`OTEL_METRIC_EXPORT_INTERVAL` in milliseconds. `OTEL_SDK_DISABLED=true` sends nothing. Of the
+collector's answer only the status counts, so its body is not read: it may have no end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -37,6 +40,9 @@ from topicproof.backend.watch.metrics import WatchCollector, WatchFigures
 
 INTERVAL, INTERVAL_MS = "OTEL_METRIC_EXPORT_INTERVAL", "60000"
 DISABLED, NAME = "OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME"
+CREDENTIALS = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_METRICS_CREDENTIAL_PROVIDER"
+"""Names a program of the operator that makes the session: then it is not ours."""
+CREDENTIALS_OF_ALL = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER"
 LAST_SEND_TIMEOUT_S = 15.0
 
 
@@ -49,7 +55,7 @@ def sent_metrics(figures: WatchFigures, on_trouble: Callable[[str], None]) -> It
     if os.environ.get(DISABLED, "").strip().lower() == "true":
         yield
         return
-    exporter, began_ns = OTLPMetricExporter(), time.time_ns()
+    exporter, began_ns = OTLPMetricExporter(session=_session()), time.time_ns()
 
     def send() -> None:
         is_taken = True
@@ -71,6 +77,20 @@ def sent_metrics(figures: WatchFigures, on_trouble: Callable[[str], None]) -> It
         stop.set()
         thread.join(LAST_SEND_TIMEOUT_S)
         exporter.shutdown()
+
+
+def _session() -> requests.Session | None:
+    """Return a session that reads no body of an answer; None if the operator has one."""
+    if os.environ.get(CREDENTIALS) or os.environ.get(CREDENTIALS_OF_ALL):
+        return None
+    session = requests.Session()
+    session.stream = True
+    session.hooks["response"].append(_close)
+    return session
+
+
+def _close(response: requests.Response, *_arguments: Any, **_options: Any) -> None:
+    response.close()
 
 
 def _interval_s() -> float:

@@ -14,6 +14,7 @@ from tests.runs import Finished
 from topicproof.app.shell.url_state import WINDOW
 from topicproof.app.topic.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.browse.records import WINDOW_BYTES_MAX
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Fate
@@ -140,6 +141,31 @@ def test_hostile_payloads_are_shown_as_what_they_are(
     assert shown[1] == ["0xfffe0080"]
     assert shown[2] == ["0x00"]
     assert len(shown[3][1]) < 10_000 and shown[3][1].endswith("…")
+
+
+def test_a_window_of_large_records_says_what_is_not_shown(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: somebody opens a record among a hundred of which each takes megabytes. The page shows
+    as many as a window may hold, that record among them, and says how many it does not show and
+    why."""
+    assert at_home.home
+    topic, count, shown = new_topic(**{"max.message.bytes": "12000000"}), 20, 3
+    size = WINDOW_BYTES_MAX // 2 // shown - 10_000
+    config = {"message.max.bytes": 12_000_000, "compression.type": "none"}
+    producer = Producer({**idempotent_producer_config(Address(bootstrap)), **config})
+    for _ in range(count):
+        producer.produce(topic, bytes(size), partition=0)
+        assert producer.flush(60) == 0
+    producer.close()
+    app = open_page("compare", topic=topic, partition="0", offset="10")
+    assert not app.exception
+    assert app.dataframe[-1].value[OFFSET].tolist() == [10, 11, 12]
+    sentence = f"Not shown: {count - 13} offsets of this window, from 13 on."
+    assert sentence in texts(app) and "may take 64.0 MB of memory" in texts(app)
+    app = open_page("compare", topic=topic, partition="0", offset="17")
+    assert app.dataframe[-1].value[OFFSET].tolist() == [17, 18, 19]
+    assert "Not shown" not in texts(app)
 
 
 def test_an_open_transaction_is_withheld_until_it_ends(

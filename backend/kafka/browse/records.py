@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -24,10 +25,12 @@ from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
 from topicproof.backend.kafka.browse.readable import reader_limits, require_readable_spans
 from topicproof.backend.kafka.client_configs import FetchLimits
-from topicproof.backend.kafka.log.inflation import HEADER_BYTES
 from topicproof.backend.kafka.reading import (
+    RECORD_BYTES,
     NotText,
+    RecordBudget,
     as_bytes,
+    content_bytes,
     headers_in,
     open_consumer,
     read_range,
@@ -38,6 +41,8 @@ from topicproof.validators.lineage.headers import format_lineage
 
 GRACE_S = 1.0
 """How long to wait for unexpected records once all expected ones have arrived."""
+WINDOW_BYTES_MAX = 64_000_000
+"""What the records of a window may take together. It ends before the first that does not fit."""
 JOINERS = "\u200c\u200d"
 TEXT_CHARACTERS = 200
 ID_CHARACTERS = 100
@@ -80,6 +85,11 @@ class Record:
     """Whether it is a marker. Above the last stable offset its fate is PENDING nevertheless."""
 
     @property
+    def kept_bytes(self) -> int:
+        """What it takes in memory."""
+        return RECORD_BYTES + content_bytes(self.key, self.value, self.headers)
+
+    @property
     def lineage(self) -> str | None:
         """`topic/partition/offset/index` of the input of this record, if our sink wrote it. The
         header itself if it cannot be read."""
@@ -99,7 +109,8 @@ def read_window(
     ranges: pd.DataFrame,
 ) -> list[Record]:
     """Return a `Record` for every offset of [first, first + count) that lies in the bounds, in
-    offset order.
+    offset order; only of the first offsets if their records take more than `WINDOW_BYTES_MAX`, and
+    of one at least.
 
     `ranges` are the `fates.fate_ranges` of the same bounds. Each level has its own consumer, which
     reads up to the LSO or the high watermark. Raises TopicError when the partition is not in the
@@ -120,7 +131,7 @@ def read_window(
     require_readable_spans(address, topic, ranges, {partition: (low, end)})
     limits = reader_limits(ranges)
 
-    def at_level(isolation: str, stop: int) -> dict[int, Message]:
+    def at_level(isolation: str, stop: int) -> _Level:
         everything = isolation == client_configs.READ_UNCOMMITTED
         due = {
             o
@@ -133,11 +144,15 @@ def read_window(
         # At the same time: each mostly waits for the brokers.
         uncommitted = pool.submit(at_level, client_configs.READ_UNCOMMITTED, end)
         committed = pool.submit(at_level, client_configs.READ_COMMITTED, min(end, p.lso))
+    levels = uncommitted.result(), committed.result()
+    # Where the budget of one level ended, the other one may have gone on.
+    cut = min((level.cut for level in levels if level.cut is not None), default=end)
+    accounts = {offset: account for offset, account in accounts.items() if offset < cut}
     transactions = _transactions(
         partition_ranges, {account.transaction for account in accounts.values()}
     )
     return _records(
-        partition, p.lso, accounts, transactions, uncommitted.result(), committed.result()
+        partition, p.lso, accounts, transactions, levels[0].messages, levels[1].messages
     )
 
 
@@ -205,6 +220,15 @@ def _transactions(ranges: pd.DataFrame, numbers: Collection[int | None]) -> dict
     return transactions
 
 
+class _Level(NamedTuple):
+    """What a consumer at one level received of a window."""
+
+    messages: Mapping[int, Message]
+    """By offset."""
+    cut: int | None
+    """The first offset that its budget had no room for; None if all are there."""
+
+
 def _read(
     address: Address,
     topic: str,
@@ -213,20 +237,27 @@ def _read(
     span: tuple[int, int],
     due: set[int],
     limits: FetchLimits,
-) -> dict[int, Message]:
-    """Read the records of [first, end), by offset. `due` are the offsets that must arrive.
+) -> _Level:
+    """Read the records of [first, end), within half of `WINDOW_BYTES_MAX`. `due` are the offsets
+    that must arrive.
 
     A consumer does not report markers and aborted records that it skips. So reading also ends when
     nothing more is due and a moment has passed.
     """
     messages: dict[int, Message] = {}
     missing = set(due)
+    budget, cut = RecordBudget(WINDOW_BYTES_MAX // 2), None
     deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
     with open_consumer(address, topic, isolation, limits) as consumer:
         for message in read_range(consumer, topic, {partition: span}):
             if message is not None:
                 offset = message.offset() or 0
                 shorten_headers(message)
+                budget.hold(as_bytes(message.key()), as_bytes(message.value()), headers_of(message))
+                if budget.is_spent and messages:
+                    cut = offset
+                    missing = {other for other in missing if other < offset}
+                    break
                 messages[offset] = message
                 missing.discard(offset)
             if not missing:
@@ -239,7 +270,7 @@ def _read(
             f" {client_configs.REQUEST_TIMEOUT_MS // 1000} s. Check that its broker answers, and"
             " read again."
         )
-    return messages
+    return _Level(messages, cut)
 
 
 def _records(
@@ -300,7 +331,7 @@ def shorten_headers(message: Message) -> int:
     than `HEADERS_MAX`, and between them those by which it is decoded. Returns the bytes that all of
     them took in memory."""
     headers = headers_of(message)
-    size = header_bytes(headers)
+    size = content_bytes(None, None, headers)
     names_max = max((len(name) for name, _ in headers), default=0)
     left_out = len(headers) - HEADERS_MAX
     shortened = headers
@@ -319,11 +350,6 @@ def shorten_headers(message: Message) -> int:
 
 def _cut_name(name: str) -> str:
     return name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}…"
-
-
-def header_bytes(headers: Headers) -> int:
-    """Return the bytes that headers take in memory."""
-    return sum(len(name) + len(content or b"") + HEADER_BYTES for name, content in headers)
 
 
 def headers_of(message: Message | None) -> Headers:

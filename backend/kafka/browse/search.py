@@ -11,9 +11,8 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from heapq import heappop, heappush
 
 import pandas as pd
@@ -25,21 +24,19 @@ from topicproof.backend.errors import ClusterError, RecordTooLarge, TopicError
 from topicproof.backend.formats.frames import SCHEMA_HEADERS
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.field_conditions import Condition, Decode, all_hold
-from topicproof.backend.kafka.browse.readable import (
-    first_unreadable,
-    reader_limits,
-    require_readable_spans,
-)
-from topicproof.backend.kafka.browse.records import (
-    Headers,
-    header_bytes,
-    headers_of,
-    shorten_headers,
-)
+from topicproof.backend.kafka.browse.readable import Suspects, reader_limits, require_readable_spans
+from topicproof.backend.kafka.browse.records import Headers, headers_of, shorten_headers
 from topicproof.backend.kafka.consumers import GROUP, offset_consumer, reading_errors
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.kafka.partitioner import partition_of
-from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
+from topicproof.backend.kafka.reading import (
+    RECORD_BYTES,
+    RecordBudget,
+    as_bytes,
+    content_bytes,
+    open_consumer,
+    read_range,
+)
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 FOUND_MAX = 200
@@ -47,6 +44,9 @@ SHARE_MIN = 10
 """At least this many records of a partition are shown, however many partitions there are."""
 SCAN_OFFSETS_MAX = 200_000
 SCAN_BYTES_MAX = 64_000_000
+"""What a search reads: the content of records, and the batches that are measured before."""
+SUSPECTS_AT_ONCE = 8
+"""Batches that may be too large to read are measured, so many before what is between is read."""
 ROWS_BYTES_MAX = 64_000_000
 """What the records that a search has found may take together, before it goes on."""
 SCAN_S_MAX = 10.0
@@ -147,7 +147,7 @@ class Row:
     @property
     def kept_bytes(self) -> int:
         """What it takes in memory."""
-        return len(self.key or b"") + len(self.value or b"") + header_bytes(self.headers)
+        return RECORD_BYTES + content_bytes(self.key, self.value, self.headers)
 
 
 @dataclass(frozen=True)
@@ -215,16 +215,19 @@ def search(
     end = (low if newest else high) if end is None else min(max(end, low), high)
     text = text if query.value else None
     decode = decode if query.where else None
-    unreadable = partial(first_unreadable, address, bounds.topic, ranges, partition)
-    fates = _Fates(ranges, partition)
-    task = _SearchTask(bounds.topic, partition, fates, query, on_progress, unreadable, text, decode)
     deadline = time.monotonic() + SCAN_S_MAX
+    suspects = Suspects(address, bounds.topic, ranges, partition)
+    fates = _Fates(ranges, partition)
+    task = _SearchTask(bounds.topic, partition, fates, query, on_progress, suspects, text, decode)
     found_max = FOUND_MAX if found_max is None else found_max
     level, limits = client_configs.READ_UNCOMMITTED, reader_limits(ranges)
-    with open_consumer(address, bounds.topic, level, limits) as consumer:
-        if not newest:
-            return _upwards(consumer, task, first, end, found_max, deadline)
-        return _downwards(consumer, task, first, end, found_max, deadline)
+    with closing(suspects), open_consumer(address, bounds.topic, level, limits) as consumer:
+        if newest:
+            return _downwards(consumer, task, first, end, found_max, deadline)
+        result = _upwards(consumer, task, first, end, found_max, deadline)
+    if result.stop is Stop.TIME and result.reached == first:
+        raise _nothing_came(task, first)
+    return result
 
 
 def search_all(
@@ -307,8 +310,7 @@ class _SearchTask:
     fates: _Fates
     query: RecordQuery
     on_progress: Callable[[int, int], None]
-    unreadable: Callable[[int, int], tuple[int, RecordTooLarge] | None]
-    """Where the first batch of a span begins that is too large to read."""
+    suspects: Suspects
     text: Text | None = None
     decode: Decode | None = None
 
@@ -328,51 +330,100 @@ def _upwards(
 ) -> Search:
     """Search from `first` up to `end`, or to a batch that is too large to read. Raises
     RecordTooLarge if it begins with that batch."""
-    topic, partition, at = task.topic, task.partition, first
     spans, last = _bounded(task.fates.spans(first, end, task.query.fates), end)
-    # Only of what one search may read: a partition may have thousands of batches to measure.
-    if (too_large := task.unreadable(first, last)) is not None:
-        if too_large[0] <= first:
-            raise too_large[1]
-        before = _upwards(consumer, task, first, too_large[0], found_max, deadline)
-        stop = Stop.OFFSETS if before.stop is Stop.END else before.stop
-        return replace(before, end=end, stop=stop)
-    rows: list[Row] = []
-    size = read = 0
-    unread: list[int] = []
-
-    def ended(reached: int, stop: Stop) -> Search:
-        return Search(
-            tuple(rows), first, reached, end, Stop.END if reached == end else stop, tuple(unread)
-        )
-
+    scan = _Scan(consumer, task, first, end, found_max, deadline)
     for low, high in spans:
-        at = low
-        for message in read_range(consumer, topic, {partition: (low, high)}):
+        while low < high:
+            if scan.at > first and (spent := scan.spent()) is not None:
+                return scan.ended(spent)
+            # What is measured is read at once: a partition may have thousands of such batches.
+            part = task.suspects.readable(low, high, SUSPECTS_AT_ONCE, scan.is_spent)
+            if part.refusal is not None and part.end <= first:
+                raise part.refusal
+            scan.bytes += part.measured_bytes
+            stop = scan.read(low, part.end)
+            if stop is None and part.refusal is not None:
+                stop = Stop.OFFSETS
+            if stop is not None:
+                return scan.ended(stop)
+            low = part.end
+    scan.at = last
+    return scan.ended(Stop.OFFSETS)
+
+
+class _Scan:
+    """One search from `first` upwards: where it is, and what it has read and found."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        task: _SearchTask,
+        first: int,
+        end: int,
+        found_max: int,
+        deadline: float,
+    ) -> None:
+        self.consumer, self.task, self.first, self.end = consumer, task, first, end
+        self.found_max, self.deadline = found_max, deadline
+        self.at = first
+        """Everything below was searched."""
+        self.rows: list[Row] = []
+        self.unread: list[int] = []
+        self.held = RecordBudget(ROWS_BYTES_MAX)
+        self.bytes = self.records = 0
+
+    def spent(self, measured_bytes: int = 0) -> Stop | None:
+        """Return what is spent, its bytes or its time. `measured_bytes`: what was measured since it
+        last read."""
+        if self.bytes + measured_bytes > SCAN_BYTES_MAX:
+            return Stop.BYTES
+        return Stop.TIME if time.monotonic() > self.deadline else None
+
+    def is_spent(self, measured_bytes: int) -> bool:
+        return self.spent(measured_bytes) is not None
+
+    def ended(self, stop: Stop) -> Search:
+        stop = Stop.END if self.at == self.end else stop
+        return Search(tuple(self.rows), self.first, self.at, self.end, stop, tuple(self.unread))
+
+    def read(self, low: int, high: int) -> Stop | None:
+        """Search the offsets [low, high). Returns why it ended before, if so."""
+        task = self.task
+        self.at = low
+        for message in read_range(self.consumer, task.topic, {task.partition: (low, high)}):
             if message is None:
-                if time.monotonic() > deadline:
-                    return _out_of_time(topic, partition, rows, first, at, end)
+                if time.monotonic() > self.deadline:
+                    return Stop.TIME
                 continue
-            at = (message.offset() or 0) + 1
-            fits = task.fits(message)
-            size += len(message.key() or b"") + len(message) + shorten_headers(message)
-            if fits:
-                rows.append(_row(message, task.fates))
-            if fits is None:
-                unread.append(message.offset() or 0)
-            if len(rows) == found_max:
-                return ended(at, Stop.FOUND)
-            if size > SCAN_BYTES_MAX:
-                return ended(at, Stop.BYTES)
-            read += 1
-            regular = read % TOLD_EVERY == 0
-            if regular:
-                task.on_progress(at - first, len(rows))
-            # Decoding may take milliseconds a record.
-            if (regular or task.decodes) and time.monotonic() > deadline:
-                return ended(at, Stop.TIME)
-        at = high
-    return ended(last, Stop.OFFSETS)
+            self.at = (message.offset() or 0) + 1
+            if (stop := self._take(message)) is not None:
+                return stop
+        self.at = high
+        return None
+
+    def _take(self, message: Message) -> Stop | None:
+        """Look at a record. Returns why the search ends with it, if so."""
+        fits = self.task.fits(message)
+        self.records += 1
+        self.bytes += content_bytes(as_bytes(message.key()), as_bytes(message.value()))
+        self.bytes += shorten_headers(message)
+        if fits:
+            row = _row(message, self.task.fates)
+            self.held.hold(row.key, row.value, row.headers)
+            self.rows.append(row)
+        if fits is None:
+            self.unread.append(message.offset() or 0)
+        if len(self.rows) == self.found_max:
+            return Stop.FOUND
+        if self.bytes > SCAN_BYTES_MAX or self.held.is_spent:
+            return Stop.BYTES
+        regular = self.records % TOLD_EVERY == 0
+        if regular:
+            self.task.on_progress(self.at - self.first, len(self.rows))
+        # Decoding may take milliseconds a record.
+        if (regular or self.task.decodes) and time.monotonic() > self.deadline:
+            return Stop.TIME
+        return None
 
 
 def _downwards(
@@ -385,7 +436,7 @@ def _downwards(
     unread: list[int] = []
     size = DECODED_WINDOW_OFFSETS if task.decodes else WINDOW_OFFSETS
     while reached > end and stop is Stop.END:
-        low = max(end, reached - size)
+        low = task.suspects.last_few(max(end, reached - size), reached, SUSPECTS_AT_ONCE)
         try:
             window = _upwards(consumer, task, low, reached, size + 1, deadline)
         except RecordTooLarge:
@@ -393,13 +444,16 @@ def _downwards(
                 raise
             return Search(tuple(rows), first, reached, end, Stop.OFFSETS, tuple(unread))
         if window.reached < reached:
+            if window.stop is Stop.TIME and window.reached == low and reached == first:
+                raise _nothing_came(task, low)
             if window.stop is Stop.TIME or size == 1:
                 return Search(tuple(rows), first, reached, end, window.stop, tuple(unread))
             if window.stop is Stop.OFFSETS:
                 # It ends before a batch that is too large to read: the next one begins behind.
                 size = max(1, reached - window.reached - 1)
             else:
-                size = max(1, size // 10)  # Its records are too large for one window.
+                # Its records are too large for one window.
+                size = max(1, min(size, reached - low) // 10)
             continue
         rows += reversed(window.rows)
         kept_bytes += window.kept_bytes
@@ -413,7 +467,7 @@ def _downwards(
             stop = Stop.FOUND
             break
         unread += window.unread_at
-        if kept_bytes > ROWS_BYTES_MAX:
+        if kept_bytes > ROWS_BYTES_MAX or task.suspects.measured_bytes > SCAN_BYTES_MAX:
             stop = Stop.BYTES
         elif first - reached >= SCAN_OFFSETS_MAX:
             stop = Stop.OFFSETS
@@ -486,7 +540,12 @@ def latest(
             spans[p.partition] = low, end
     newest = _NewestRows(count)
     deadline = time.monotonic() + seconds
-    require_readable_spans(address, bounds.topic, ranges, spans)
+    late = ClusterError(
+        f"The newest records of {bounds.topic} did not come within {seconds:.0f} s. Check that its"
+        " brokers answer."
+    )
+    if not require_readable_spans(address, bounds.topic, ranges, spans, _is_past(deadline)):
+        raise late
     with open_consumer(address, bounds.topic, isolation, reader_limits(ranges)) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
@@ -496,18 +555,19 @@ def latest(
                 row = _row(message, by_partition[message.partition() or 0], bytes_max)
                 newest.add(row, fits=fits)
             if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"The newest records of {bounds.topic} did not come within {seconds:.0f} s."
-                    " Check that its brokers answer."
-                )
+                raise late
     return newest.rows()
+
+
+def _is_past(deadline: float) -> Callable[[int], bool]:
+    return lambda _measured_bytes: time.monotonic() > deadline
 
 
 class _NewestRows:
     """The newest records of all partitions: at most so many, within `LATEST_BYTES_MAX`."""
 
     def __init__(self, count: int) -> None:
-        self.count, self.bytes = count, 0
+        self.count, self.budget = count, RecordBudget(LATEST_BYTES_MAX)
         self.heap: list[tuple[tuple[int, int, int], Row | None]] = []
         """The oldest first. None for one that the query does not want: it counts all the same."""
         self.newest_gone = (-1, -1, -1)
@@ -518,10 +578,11 @@ class _NewestRows:
         if at < self.newest_gone:
             return
         heappush(self.heap, (at, row if fits else None))
-        self.bytes += row.kept_bytes if fits else 0
-        while len(self.heap) > self.count or self.bytes > LATEST_BYTES_MAX:
+        if fits:
+            self.budget.hold(row.key, row.value, row.headers)
+        while len(self.heap) > self.count or self.budget.is_spent:
             self.newest_gone, oldest = heappop(self.heap)
-            self.bytes -= oldest.kept_bytes if oldest else 0
+            self.budget.release(oldest.kept_bytes if oldest else 0)
 
     def rows(self) -> tuple[Row, ...]:
         """Return those that the query wants, newest first."""
@@ -557,19 +618,22 @@ def committed_chunks(
         if low is not None and low < p.lso:
             spans[p.partition] = low, p.lso
     rows: list[Row] = []
-    taken = 0
+    budget = RecordBudget(SCAN_BYTES_MAX)
     deadline = time.monotonic() + seconds
     limits = reader_limits(ranges)
-    require_readable_spans(address, bounds.topic, ranges, spans)
+    if not require_readable_spans(address, bounds.topic, ranges, spans, _is_past(deadline)):
+        yield (), False
+        return
     with open_consumer(address, bounds.topic, client_configs.READ_COMMITTED, limits) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
                 shorten_headers(message)
-                rows.append(_row(message, by_partition[message.partition() or 0], bytes_max))
-                taken += rows[-1].kept_bytes
-            if len(rows) == size or taken > SCAN_BYTES_MAX:
+                row = _row(message, by_partition[message.partition() or 0], bytes_max)
+                budget.hold(row.key, row.value, row.headers)
+                rows.append(row)
+            if len(rows) == size or budget.is_spent:
                 yield tuple(rows), False
-                rows, taken = [], 0
+                rows, budget = [], RecordBudget(SCAN_BYTES_MAX)
             if time.monotonic() > deadline:
                 is_all = False
                 break
@@ -639,15 +703,11 @@ def _bounded(spans: Sequence[tuple[int, int]], end: int) -> tuple[list[tuple[int
     return part, end
 
 
-def _out_of_time(
-    topic: str, partition: int, rows: Sequence[Row], first: int, at: int, end: int
-) -> Search:
-    if at == first:
-        raise ClusterError(
-            f"{topic}-{partition} delivered nothing from offset {first} on in {SCAN_S_MAX:.0f} s. "
-            "Check that its broker answers, and try again."
-        )
-    return Search(tuple(rows), first, at, end, Stop.TIME)
+def _nothing_came(task: _SearchTask, first: int) -> ClusterError:
+    return ClusterError(
+        f"{task.topic}-{task.partition} delivered nothing from offset {first} on in"
+        f" {SCAN_S_MAX:.0f} s. Check that its broker answers, and try again."
+    )
 
 
 def _of(bounds: Bounds, partition: int) -> PartitionBounds:

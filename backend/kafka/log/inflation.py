@@ -121,6 +121,14 @@ def polled_records(batches: pa.Table) -> int:
     return int(np.clip(POLLED_BYTES_MAX / max(most, 1.0), 1, POLLED_RECORDS))
 
 
+def records_within(batches: pa.Table, bytes_max: int) -> int:
+    """Return how many records of these batches, one after the other, take at most so many bytes in
+    the memory of librdkafka, beside two whole batches at the ends (`batches.SCHEMA`)."""
+    counts = np.maximum(np.asarray(batches["count"]), 1)
+    averages = client_bytes(np.asarray(batches["inflated"]), counts) / counts
+    return max(1, int(bytes_max / averages.max(initial=1.0)))
+
+
 def inflated_sizes(data: memoryview, positions: Sequence[int], rows: Headers) -> Sizes:
     """Return the largest number of bytes that each batch may take after decompression. Nothing is
     decompressed.

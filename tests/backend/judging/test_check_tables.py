@@ -24,10 +24,11 @@ from topicproof.backend.contracts.contract import make_contract, parse_fields
 from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.errors import ContractError, RecordTooLarge, SinkError
 from topicproof.backend.evidence.folder import CONTRACT, EVIDENCE
+from topicproof.backend.judging import table_rows
 from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.judging.presence import question_of_nothing
 from topicproof.backend.judging.table_capture import rows_without_key
-from topicproof.backend.judging.table_rows import TableReader, TableSink, open_table
+from topicproof.backend.judging.table_rows import SparkTable, TableReader, TableSink, open_table
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.validators.columns import TEXT, is_type
@@ -372,6 +373,51 @@ def test_files_of_parquet_are_judged_as_rows(
     rows = spark.createDataFrame(inputs, f"key binary, headers {HEADERS_TYPE}")
     (doubt,) = rows_without_key(question, rows)
     assert "1 input has several rows without it" in doubt
+
+
+@pytest.mark.parametrize("place", ["parquet", "url"])
+def test_a_table_of_too_many_rows_is_a_sentence(
+    pipeline: Pipeline,
+    database: psycopg.Connection[Any],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """Story: 2 kB of Parquet are millions of rows. A table has a limit of rows, which footers show
+    before Spark reads, and a limit of what these take. A footer that lies helps nobody, and a
+    database cannot send more."""
+    rows = [row(number) for number in NUMBERS]
+    if place == "url":
+        fill(database, "many", rows)
+        text = pipeline.contract("many", "key: [order_id]}}\n") + BY_ID
+    else:
+        columns = "order_id bigint, amount string, rate double, note string, t int, o bigint"
+        folder = tmp_path / "many"
+        spark.createDataFrame(rows, columns).coalesce(1).write.parquet(f"file://{folder}")
+        (folder / "_temporary").mkdir()
+        (folder / "_temporary" / "part-1.parquet").write_bytes(b"PAR1 not yet")
+        text = f"source: {{topic: {pipeline.source}}}\nsink: {{table: {{format: parquet,"
+        text += f" path: {folder}, key: [order_id]}}}}\nidentity: {{source: {{json: $.id}},"
+        text += " sink: {column: order_id}}\n"
+    sentence = "has more than 19 rows, the most that are read. The verdict is UNKNOWN."
+    with monkeypatch.context() as patch:
+        patch.setattr(table_rows, "TABLE_ROWS_MAX", ORDERS)
+        assert not counts(pipeline.judge(spark, tmp_path / "all", text))
+        patch.setattr(table_rows, "TABLE_ROWS_MAX", ORDERS - 1)
+        if place == "parquet":
+            with pytest.raises(SinkError, match=sentence):
+                opened(pipeline, spark, text)
+            patch.setattr(table_rows, "_rows_of", lambda _files: 0)
+        with pytest.raises(SinkError, match=sentence):
+            pipeline.judge(spark, tmp_path / "measured", text)
+        patch.setattr(SparkTable, "require_size", lambda _table: None)
+        with pytest.raises(SinkError, match=sentence):
+            pipeline.judge(spark, tmp_path / "stopped", text)
+    if place == "parquet":
+        monkeypatch.setattr(table_rows, "TABLE_BYTES_MAX", 100)
+        with pytest.raises(SinkError, match=r"take [0-9]+ bytes as texts, and 100 are read"):
+            pipeline.judge(spark, tmp_path / "large", text)
 
 
 def test_a_topic_that_moves_leaves_open_what_may_be_late(

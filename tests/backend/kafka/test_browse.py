@@ -3,6 +3,7 @@ either level."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
+from topicproof.backend.kafka.browse.readable import Suspects
 from topicproof.backend.kafka.browse.records import (
     HEADERS_MAX,
     NAME_CHARACTERS,
@@ -38,7 +40,7 @@ from topicproof.backend.kafka.client_configs import (
     READ_UNCOMMITTED,
     idempotent_producer_config,
 )
-from topicproof.backend.kafka.log.inflation import HEADER_BYTES
+from topicproof.backend.kafka.reading import HEADER_BYTES, RECORD_BYTES
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.validators.finding import Fate
 
@@ -168,7 +170,7 @@ def test_names_and_contents_of_headers_are_not_kept(
 def test_nothing_older_takes_the_place_of_a_large_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Story: the newest records of one partition are too large together, and another partition has
     small old ones. The list ends where the first large one had to go."""
-    monkeypatch.setattr(browse, "LATEST_BYTES_MAX", 250)
+    monkeypatch.setattr(browse, "LATEST_BYTES_MAX", 250 + 3 * RECORD_BYTES)
     newest = browse._NewestRows(6)
     for at, size in ((100, 100), (101, 100), (102, 100), (103, 100), (1, 10), (2, 10), (102, 10)):
         value, partition = bytes(size), int(size == 10)
@@ -192,7 +194,11 @@ def test_what_is_not_decoded_above_a_hit_is_counted(monkeypatch: pytest.MonkeyPa
         return browse.Search(rows, low, high, high, Stop.END, unread)
 
     monkeypatch.setattr(browse, "_upwards", window)
-    task: Any = SimpleNamespace(decodes=True, on_progress=lambda _offsets, _hits: None)
+    task: Any = SimpleNamespace(
+        decodes=True,
+        on_progress=lambda _offsets, _hits: None,
+        suspects=SimpleNamespace(last_few=lambda low, _end, _count: low, measured_bytes=0),
+    )
     consumer: Any = None
     reached, seen = 10, []
     while reached:
@@ -200,6 +206,46 @@ def test_what_is_not_decoded_above_a_hit_is_counted(monkeypatch: pytest.MonkeyPa
         seen.append(([row.offset for row in part.rows], part.unread_at))
         reached = part.reached
     assert seen == [([8], (9,)), ([6], (7,)), ([4], (5,)), ([], ())]
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_measuring_a_batch_counts_in_a_search(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch, newest: bool
+) -> None:
+    """Story: a topic of large gzip batches, of each of which only decompressing tells its size. A
+    search measures few before it reads, and what it measures counts. The next one goes on there,
+    until each record was found, and each batch measured once."""
+    topic, count = new_topic(), 12
+    config = {**idempotent_producer_config(Address(bootstrap)), "compression.type": "gzip"}
+    producer = Producer(config)
+    for _ in range(count):
+        producer.produce(topic, os.urandom(40_000).hex(), partition=0)
+        assert producer.flush(30) == 0
+    at = take(Address(bootstrap), topic)
+    measured: list[int] = []
+    measure = Suspects._measure
+
+    def counted(suspects: Suspects, number: int) -> int:
+        measured.append(number)
+        return measure(suspects, number)
+
+    monkeypatch.setattr(Suspects, "_measure", counted)
+    monkeypatch.setattr(browse, "SUSPECTS_AT_ONCE", 2)
+    monkeypatch.setattr(browse, "SCAN_BYTES_MAX", 260_000)
+    place, end = (count, 0) if newest else (0, count)
+    offsets, measured_at_once = [], []
+    while place != end:
+        before = len(measured)
+        part = search(
+            Address(bootstrap), at.bounds, at.ranges, 0, place, RecordQuery(), newest=newest
+        )
+        offsets += [row.offset for row in part.rows]
+        measured_at_once.append(len(measured) - before)
+        place = part.reached
+    assert offsets == [*range(count)][:: -1 if newest else 1]
+    assert sorted(measured) == [*range(count)]
+    # Of 46 kB in the log each becomes 80 kB. Downwards, what is read counts for each window alone.
+    assert measured_at_once == ([6, 6] if newest else [3, 3, 3, 3])
 
 
 def test_the_newest_records_come_first_in_windows(

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from topicproof.backend.errors import RecordTooLarge
 from topicproof.backend.kafka.log import inflation
-from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW
+from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW, SCHEMA
 from topicproof.backend.kafka.log.inflation import (
     BATCH_BYTES_MAX,
     BROKEN,
@@ -28,6 +28,7 @@ from topicproof.backend.kafka.log.inflation import (
     fetch_bytes,
     inflated_sizes,
     polled_records,
+    records_within,
     require_readable,
     size_bound,
 )
@@ -266,3 +267,17 @@ def test_many_members_of_gzip_take_time_in_proportion(
         assert inflation.counted_size(memoryview(stored), 1) == size * members
         totals.append(fed)
     assert totals[1] <= 2.2 * totals[0]
+
+
+def test_of_large_records_few_are_received_at_once() -> None:
+    """Story: a reader receives thousands of small records at once, and of records of 32 MB each one
+    alone, also where they became so large by compression."""
+
+    def received(*batches: tuple[int, int]) -> int:
+        inflated, counts = zip(*batches, strict=True)
+        return records_within(pa.table({"inflated": inflated, "count": counts}), 1_000_000)
+
+    assert received((70_000, 1_000)) == 2_500
+    assert received((70_000, 1_000), (99_670, 1)) == 10
+    assert received((2**25, 1)) == 1
+    assert records_within(SCHEMA.empty_table(), 1_000) == 1_000

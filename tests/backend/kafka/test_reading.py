@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from tests.backend.judging.test_check_premises import write
 from tests.backend.judging.test_record_sizes import BOMB_BYTES, write_bomb
 from topicproof.backend.address import Address
 from topicproof.backend.errors import RecordTooLarge
+from topicproof.backend.kafka.browse import writers
 from topicproof.backend.kafka.browse.writers import Writer, writers_at
 from topicproof.backend.kafka.client_configs import (
     KEEPS_UNCOMPRESSED,
@@ -29,10 +31,12 @@ from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.reading import read_records
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.matrix.cells import recount
+from topicproof.backend.runs import windows
 from topicproof.backend.runs.fill import numbers_in
 from topicproof.backend.runs.totals import current_totals
 from topicproof.backend.runs.windows import BY_EVENT_TIME, check_values
 from topicproof.backend.sink.journal import read_journal
+from topicproof.validators.finding import Outcome
 
 GROWTH_MAX = BOMB_BYTES // 2
 
@@ -102,6 +106,45 @@ def test_a_picture_goes_without_the_writer_of_such_a_record(kafka: Cluster, bomb
     with little_memory():
         writers = writers_at(kafka.address, bombed, ranges, [(0, 1)])
     assert writers == {(0, 1): Writer()}
+
+
+def test_names_of_writers_have_a_limit(kafka: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: records name writers of megabytes, which compress to nothing. Once they have had the
+    room of all, the next ones are not read."""
+    topic = "named"
+    kafka.create_topic(topic, 1)
+    name = "n" * 10_000
+    headers: list[tuple[str, str | bytes | None]] = [
+        ("topicproof-transaction", f"{name}/42/2/c0ffee/1".encode())
+    ]
+    producer = Producer(idempotent_producer_config(kafka.address))
+    for _ in range(3):
+        producer.produce(topic, b"value", partition=0, headers=headers)
+    assert producer.flush(30) == 0
+    bounds = kafka.bounds(topic)
+    ranges = fate_ranges(scan(kafka.address, topic, bounds), bounds)
+    places = [(0, offset) for offset in range(3)]
+    named, nobody = Writer(transactional_id=name), Writer()
+    assert [*writers_at(kafka.address, topic, ranges, places).values()] == [named] * 3
+    monkeypatch.setattr(writers, "NAMES_BYTES_MAX", 15_000)
+    assert [*writers_at(kafka.address, topic, ranges, places).values()] == [named, named, nobody]
+
+
+def test_a_recount_of_windows_has_a_limit(kafka: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: somebody writes payments of accounts with long names into the source of a run. What is
+    counted again is held, so at some size nothing is, and the verdict says so."""
+    topic = "payments-of-many"
+    kafka.create_topic(topic, 1)
+    producer = Producer(idempotent_producer_config(kafka.address))
+    payment = {"account": "a" * 10_000, "at": "2026-01-01T00:00:00+00:00"}
+    for _ in range(3):
+        producer.produce(topic, json.dumps(payment).encode(), partition=0)
+    assert producer.flush(30) == 0
+    topics = {"payments": topic, BY_EVENT_TIME: topic}
+    assert check_values(kafka, topics)[BY_EVENT_TIME].verdict is Outcome.VIOLATED
+    monkeypatch.setattr(windows, "COUNTS_BYTES_MAX", 20_000)
+    verdict = check_values(kafka, topics)[BY_EVENT_TIME]
+    assert verdict.verdict is Outcome.UNKNOWN and "were not counted again" in verdict.why
 
 
 def test_what_stands_before_it_is_read(kafka: Cluster, bombed: str) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from tests.backend.kafka.topics import Writer, delete_below
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.errors import ClusterError, RecordTooLarge, TopicError
 from topicproof.backend.kafka import client_configs
+from topicproof.backend.kafka.browse import records as records_module
+from topicproof.backend.kafka.browse.readable import Suspects
 from topicproof.backend.kafka.browse.records import (
     ID_CHARACTERS,
     Record,
@@ -21,6 +23,7 @@ from topicproof.backend.kafka.browse.records import (
 )
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.kafka.reading import HEADER_BYTES, RECORD_BYTES, RecordBudget
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 from topicproof.validators.lineage.compact import format_compact
 from topicproof.validators.lineage.headers import Lineage, Transaction
@@ -220,3 +223,61 @@ def test_the_name_of_a_transaction_takes_no_room() -> None:
         shown = transactional_id[:ID_CHARACTERS]
         assert _name((("topicproof", header),)) == f"{shown}/7, attempt 2"
     assert _name((("topicproof", b"no header of ours"),)) is None
+
+
+def test_a_window_ends_before_its_records_take_too_much(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: records whose headers are large, which compress to nothing. A window of them ends
+    before the first that does not fit, at either level, and one record is always read."""
+    topic = new_topic()
+    writer = Writer(bootstrap, topic, headers=[("large", bytes(10_000))])
+    writer.write("A2 A- n4")
+    whole = window(bootstrap, topic)
+    assert [record.offset for record in whole] == list(range(7))
+    limit = 3 * whole[0].kept_bytes
+    for room, offsets in ((2 * limit, [0, 1, 2, 3]), (limit, [0]), (2, [0])):
+        monkeypatch.setattr(records_module, "WINDOW_BYTES_MAX", room)
+        assert window(bootstrap, topic) == whole[: len(offsets)]
+        assert [record.offset for record in window(bootstrap, topic)] == offsets
+    assert window(bootstrap, topic, 3) == whole[3:4]
+
+
+def test_measuring_ends_when_a_reader_may_wait_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: a partition has batches of which only decompressing tells the size. One at least is
+    measured, each once, and what lies before the next one can be read."""
+    columns = {"first_offset": [0, 10, 20, 30], "last_offset": [9, 19, 29, 39]}
+    ranges = pd.DataFrame({"partition": 0, "inflated": 2**26, **columns})
+    suspects = Suspects(Address("nowhere:1"), "topic", ranges, 0)
+    refusal, measured = RecordTooLarge("too large"), []
+
+    def measure(self: Suspects, number: int) -> int:
+        measured.append(number)
+        self._refusals[number] = refusal if number == 3 else None
+        return 7
+
+    monkeypatch.setattr(Suspects, "_measure", measure)
+    assert suspects.readable(5, 40, is_over=lambda _bytes: True) == (10, None, 7)
+    assert suspects.readable(5, 40, 2) == (20, None, 7)
+    assert suspects.readable(0, 40, is_over=lambda size: size > 0) == (30, None, 7)
+    assert suspects.readable(0, 40) == (30, refusal, 7)
+    assert suspects.readable(35, 36) == (35, refusal, 0)
+    assert suspects.readable(50, 60) == (60, None, 0)
+    assert measured == [0, 1, 2, 3]
+    assert [suspects.last_few(0, 40, count) for count in (1, 2, 9)] == [30, 20, 0]
+    assert suspects.last_few(15, 40, 2) == 20 and suspects.last_few(25, 40, 2) == 25
+
+
+def test_all_of_a_record_counts_against_a_budget() -> None:
+    """Story: records are small in the log, and large in memory: by a key, by names of headers in
+    another alphabet, by many empty headers, or because there are many of them."""
+    budget = RecordBudget(10_000)
+    assert budget.hold(None, None) == RECORD_BYTES
+    assert budget.hold(b"k" * 10, b"v" * 20, [("name", None)]) == 1_034 + HEADER_BYTES
+    assert not budget.is_spent
+    name = budget.hold(None, None, [("ж" * 2_000, b"")])
+    assert name == RECORD_BYTES + HEADER_BYTES + 8_000 and budget.is_spent
+    budget.release(name)
+    assert not budget.is_spent
+    budget.hold(None, None, [("", b"")] * 100)
+    assert budget.is_spent

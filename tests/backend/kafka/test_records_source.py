@@ -96,7 +96,7 @@ def test_keys_and_headers_count_against_what_a_task_holds(
     for headers in ([], [], large, []):
         producer.produce(topic, None, bytes(1_000), headers=headers)
     assert producer.flush() == 0
-    monkeypatch.setattr(records_source, "BYTES_AT_ONCE", 1_500)
+    monkeypatch.setattr(records_source, "BYTES_AT_ONCE", 3_500)
     options = {
         "bootstrap": bootstrap,
         "client": "{}",

@@ -27,6 +27,8 @@ class Collector:
 
     def __init__(self) -> None:
         self.status = 200
+        self.is_endless = False
+        """Whether the body of its answer has no end."""
         self.paths: set[str] = set()
         self.headers: set[str | None] = set()
         self.requests: list[ExportMetricsServiceRequest] = []
@@ -63,8 +65,14 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
             state.headers.add(self.headers["x-team"])
             state.requests.append(ExportMetricsServiceRequest.FromString(body))
             self.send_response(state.status)
-            self.send_header("Content-Length", "0")
+            if not state.is_endless:
+                self.send_header("Content-Length", "0")
             self.end_headers()
+            while state.is_endless:
+                try:
+                    self.wfile.write(b"x")
+                except OSError:
+                    return
 
         def log_message(self, *_args: object) -> None:
             pass
@@ -126,3 +134,12 @@ def test_a_collector_gets_the_figures_of_prometheus(
         sent_metrics(figures, pytest.fail),
     ):
         pass
+
+
+def test_an_answer_without_end_is_not_read(collector: Collector) -> None:
+    """Story: somebody's server answers each request with a body that never ends. Its status counts,
+    and the next figures are sent."""
+    collector.is_endless = True
+    with sent_metrics(WatchFigures(), pytest.fail):
+        wait_until(lambda: len(collector.requests) >= 3, 20, "the figures after such an answer")
+    collector.is_endless = False
