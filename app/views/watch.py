@@ -26,6 +26,7 @@ from topicproof.backend.watch.standings import (
 )
 from topicproof.backend.watch.state_file import FOLDER, is_watched, state_name
 from topicproof.backend.watch.watch_list import ListedContract, read_list, unlist_contract
+from topicproof.backend.watch.watchable import is_named
 
 POLL_S = 5.0
 ROWS = 50
@@ -36,6 +37,7 @@ STATE_WORDS = {
     State.VIOLATED: Word("VIOLATED", "VIOLATED", ":material/cancel:", "red"),
     State.UNKNOWN: Word("UNKNOWN", "UNKNOWN", ":material/help:", "yellow"),
     State.BEHIND: Word("BEHIND", "BEHIND", ":material/hourglass_top:", "blue"),
+    State.REFUSED: Word("REFUSED", "REFUSED", ":material/block:", "orange"),
 }
 STALE = Word("NOT WATCHED", "NOT WATCHED", ":material/visibility_off:", "gray")
 STRIP_STATES = {
@@ -104,7 +106,7 @@ def empty() -> None:
 def is_of(contract: ListedContract, watched: WatchedStanding) -> bool:
     """Whether a standing is that of a contract on the list, or of one of its sinks."""
     is_here = state_name(contract.cluster_id) == watched.state_name
-    return is_here and contract.has_standing(watched.standing.name)
+    return is_here and contract.name == watched.standing.listed
 
 
 def listed_standing(
@@ -189,7 +191,10 @@ def row(watched: WatchedStanding, now_s: int, contract: ListedContract | None) -
         is_stale = standing.is_stale(now_s)
         word = STALE if is_stale else STATE_WORDS[standing.state]
         st.markdown(f"{wording.badge(word)} **{wording.plain(standing.name)}**")
-        st.caption(wording.plain(f"{standing.source} → {standing.sink}"))
+        if standing.sink:
+            st.caption(wording.plain(f"{standing.source} → {standing.sink}"))
+        if standing.listed and not is_named(standing.name, standing.listed):
+            st.caption(f"*Watch this* calls it {wording.plain(standing.listed)}.")
     with middle:
         st.html(strip(watched.slots))
         st.markdown(wording.plain(standing.why))
@@ -197,13 +202,15 @@ def row(watched: WatchedStanding, now_s: int, contract: ListedContract | None) -
             ago = wording.duration(now_s - standing.at_s)
             st.caption(f"The watch last wrote {ago} ago: nothing newer is known.")
     with right:
-        st.caption(wording.plain(figures(standing)))
+        if standing.state is not State.REFUSED:
+            st.caption(wording.plain(figures(standing)))
         if standing.waived:
             kinds = ", ".join(map(wording.kind_title, standing.waived))
             st.caption(f":material/notifications_off: Waived: {wording.plain(kinds)}.")
         if standing.next_step:
             st.markdown(f"**Now:** {wording.plain(standing.next_step)}")
-        link(watched)
+        if standing.sink:
+            link(watched)
         if contract is not None:
             buttons(contract, is_running=not is_stale)
 

@@ -216,7 +216,7 @@ def _is_over(settings: Settings, watcher: Watcher) -> bool:
     """Whether a watch that the dashboard has started has nothing to do any more. An embedded Kafka
     that was started again has other ports."""
     is_gone = settings.bootstrap is None and not (are_running(settings) and watcher.is_looking)
-    return not watcher.watched or is_gone
+    return not (watcher.watched or watcher.refused) or is_gone
 
 
 def _watched(settings: Settings, name: str) -> tuple[WatchedContract, ...]:

@@ -123,6 +123,7 @@ def after_look(
     left_out: Set[str] = frozenset(),
     contracts: Set[str] = frozenset(),
     unknown: Set[tuple[str, str]] = frozenset(),
+    replaced: Set[str] = frozenset(),
 ) -> tuple[AlarmState, tuple[Notice, ...]]:
     """Return the state after a look, and the new notices: one when a condition begins, one when it
     ends, one for each event.
@@ -131,7 +132,8 @@ def after_look(
     other kinds and of these topics nothing ends: what was not looked at is no all-clear.
     `contracts`: those that were judged; only what is about them ends. `unknown`: contracts with
     each kind of finding of which this look leaves nothing known: what is not known is no all-clear,
-    either.
+    either. `replaced`: keys of alarms of contracts whose name another one has now. They end, and
+    the same kind of the other one begins.
     """
     current = {condition.key: condition for condition in conditions}
     over = {
@@ -146,9 +148,9 @@ def after_look(
     alarms: dict[str, Alarm] = {}
     notices: list[Notice] = []
     for key, alarm in state.alarms.items():
-        if key in current:
+        if key in current and key not in replaced:
             alarms[key] = replace(alarm, condition=current[key])
-        elif key in over:
+        elif key in over or key in replaced:
             notices.append(Notice(Change.ENDED, alarm, at))
         else:
             alarms[key] = alarm
@@ -308,16 +310,29 @@ def after_sending(
     return replace(state, waiting=waiting, dropped=state.dropped + len(refused))
 
 
-def without_contracts(alarms: AlarmState, names: Set[str]) -> AlarmState:
+def without_contracts(
+    alarms: AlarmState, names: Set[str], replaced: Set[str] = frozenset()
+) -> AlarmState:
     """Return the alarms with another sentence for those of contracts that are not watched any more:
-    their end is no all-clear."""
+    their end is no all-clear. `replaced`: see `after_look`."""
     lasting = dict(alarms.alarms)
     for key, alarm in alarms.alarms.items():
         condition = alarm.condition
-        if condition.contract in names:
+        if condition.contract in names or key in replaced:
             why = f"Contract {condition.contract} is not watched any more. It may still be wrong."
             lasting[key] = replace(alarm, condition=replace(condition, sentence=why))
     return replace(alarms, alarms=lasting)
+
+
+def replaced_alarms(alarms: AlarmState, topics: Mapping[str, tuple[str, str]]) -> Set[str]:
+    """Return the keys of the alarms about other topics than their contract has now. `topics`:
+    source and sink of each contract that is watched, by its name."""
+    conditions = {key: alarm.condition for key, alarm in alarms.alarms.items()}
+    return {
+        key
+        for key, condition in conditions.items()
+        if condition.topics and condition.topics != topics.get(condition.contract, condition.topics)
+    }
 
 
 def notice_from_json(fields: Mapping[str, Any]) -> Notice:

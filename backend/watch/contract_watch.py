@@ -6,8 +6,9 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import numpy as np
 from confluent_kafka import Message
@@ -18,7 +19,14 @@ from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.raw_records import RawRecord
 from topicproof.backend.kafka.reading import NotText
 from topicproof.backend.watch.conditions import NAMES_MAX, PATIENCE_S, Condition, Kind
-from topicproof.backend.watch.identities import NO_DIGEST, SLICES, Identities, digest
+from topicproof.backend.watch.identities import (
+    NO_DIGEST,
+    SLICES,
+    Identities,
+    Unread,
+    digest,
+    no_unread,
+)
 from topicproof.backend.watch.pair_reader import (
     BEYOND_OFFSETS,
     LogSpan,
@@ -42,7 +50,7 @@ from topicproof.backend.watch.record_reader import (
     held,
 )
 from topicproof.backend.watch.standings import State
-from topicproof.backend.watch.watchable import WatchedContract
+from topicproof.backend.watch.watchable import RefusedContract, WatchedContract
 from topicproof.validators.expectation import PENDING, PREMISES, UNREADABLE as UNREADABLE_RECORDS
 from topicproof.validators.finding import Bounds, Finding, Outcome, PartitionBounds
 from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
@@ -59,6 +67,8 @@ from topicproof.validators.sentences import counted
 
 PASSED_OVER_S = 300.0
 """A contract is looked at in full after so long, whatever the cluster says."""
+REFUSED_STEP = "Correct it and switch its watch off and on, or stop it on the page Watch."
+"""What to do about a contract on the list that is not judged."""
 OFFSETS_AT_ONCE = 100_000
 """Offsets of one topic that are read before the state is written."""
 
@@ -142,6 +152,8 @@ class ContractWatch:
     _source_transactions: LongTransactions = field(default_factory=LongTransactions)
     _sink_transactions: LongTransactions = field(default_factory=LongTransactions)
     _withheld: WithheldRows = field(default_factory=WithheldRows)
+    """Of the sink."""
+    _withheld_inputs: WithheldRows = field(default_factory=WithheldRows)
     _looked_at: float = 0.0
     """When it was last read, in seconds of the monotonic clock."""
     _pending_since: dict[str, float] = field(default_factory=dict)
@@ -247,7 +259,8 @@ class ContractWatch:
         if pair.held.size < HELD_MAX:
             new_rows = self._read_sink(kafka, sink, spans, log)
             read += sum(span.end - span.begin for span in log)
-        pair.add_sink(self._resolved(new_rows, source))
+        unread = cache(partial(self._unread_identities, kafka, source))
+        pair.add_sink(self._resolved(new_rows, source, unread))
         is_sink_read = all(
             pair.sink_ends.get(p.partition, p.start) >= p.lso for p in sink.partitions
         )
@@ -255,7 +268,7 @@ class ContractWatch:
             p.partition in pair.sources and pair.sources[p.partition].end >= p.lso
             for p in source.partitions
         )
-        rows = self._held_rows()
+        rows = self._held_rows(unread)
         pair.settle(now_ms, is_sink_read=is_sink_read, held=rows)
         judged = None if rows is None else pair.with_held(rows)
         pair.counts.pending = self._pending(kafka, sink, log, judged or pair)
@@ -385,7 +398,25 @@ class ContractWatch:
         pair.counts.unreadable += int((rows.source_partition == UNREADABLE).sum())
         return rows.take(~np.isin(rows.source_partition, (NAMESAKE, UNREADABLE)))
 
-    def _resolved(self, rows: SinkRows, source: Bounds) -> SinkRows:
+    def _unread_identities(self, kafka: Connection, source: Bounds) -> Set[tuple[int, int]] | None:
+        """Return the identities of the source's records that its open transactions withhold; None
+        if they cannot be told, or if it is to be read further. Raises ClusterError, and
+        kafka-python's errors."""
+        sources = self.pair.sources
+        if any(
+            p.partition not in sources or sources[p.partition].end < p.lso
+            for p in source.partitions
+        ):
+            return None
+        # An input is identified by its own side of the match.
+        match = replace(self._match, sink=self._match.source)
+        places = PlaceReader(self.contract.source, match)
+        rows = self._withheld_inputs.read(kafka, places, [], source)
+        if rows is None or self._withheld_inputs.unread:
+            return None
+        return {*zip(rows.identity_high.tolist(), rows.identity_low.tolist(), strict=True)}
+
+    def _resolved(self, rows: SinkRows, source: Bounds, unread: Unread) -> SinkRows:
         """Return the rows with their inputs' places, if these are matched by what they hold."""
         pair = self.pair
         if not pair.by_key:
@@ -394,15 +425,15 @@ class ContractWatch:
             p.partition in pair.sources and pair.sources[p.partition].end >= p.hw
             for p in source.partitions
         )
-        return self._identities.resolve_outputs(pair, rows, is_source_read=is_read)
+        return self._identities.resolve_outputs(pair, rows, is_source_read=is_read, unread=unread)
 
-    def _held_rows(self) -> SinkRows | None:
+    def _held_rows(self, unread: Unread = no_unread) -> SinkRows | None:
         """Return the outputs that are held, with the places of their inputs; None if there are any,
         and the source is to be read further: reading it tells more, and costs less."""
         pair = self.pair
         if pair.held.size and not self._is_source_read:
             return None
-        return self._identities.resolve_held(pair) if pair.by_key else pair.held
+        return self._identities.resolve_held(pair, unread) if pair.by_key else pair.held
 
     def _pending(
         self, kafka: Connection, sink: Bounds, log: list[LogSpan], judged: WatchedPair
@@ -594,6 +625,19 @@ def unread(contract: WatchedContract, figures: ContractFigures) -> Condition:
         next_step="Until its topics can be read again, nothing is known of it.",
         contract=contract.name,
         finding="unread",
+    )
+
+
+def refused(contract: RefusedContract) -> Condition:
+    """Return the condition of a contract on the list that is not judged."""
+    return Condition(
+        kind=Kind.UNKNOWN,
+        holder=f"{contract.name} refused",
+        sentence=f"Contract {contract.name} is refused, and not judged: {contract.why}",
+        topics=tuple(topic for topic in (contract.source, contract.sink) if topic),
+        next_step=REFUSED_STEP,
+        contract=contract.name,
+        finding="refused",
     )
 
 

@@ -265,7 +265,7 @@ def held(message: Message | RawRecord, by: str) -> bytes | None:
 
 
 class WithheldRows:
-    """The records of the sink that an open transaction, or one before them, still withholds. Each
+    """The records of a topic that an open transaction, or one before them, still withholds. Each
     of them is received once."""
 
     def __init__(self) -> None:

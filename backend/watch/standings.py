@@ -39,6 +39,8 @@ class State(StrEnum):
     BEHIND = "behind"
     """Not all that was committed is judged."""
     UNKNOWN = "unknown"
+    REFUSED = "refused"
+    """No watch judges it. It has no slots."""
     VIOLATED = "violated"
 
 
@@ -52,6 +54,7 @@ class Standing:
 
     name: str
     source: str
+    """Both topics are empty for a contract that cannot be read."""
     sink: str
     bootstrap: str
     """The address of its cluster; empty for the embedded Kafka."""
@@ -74,6 +77,8 @@ class Standing:
     """Kinds of finding whose alarm a waiver silences."""
     place: tuple[str, int, int] | None = None
     """Topic, partition and offset of the first example of what is wrong."""
+    listed: str = ""
+    """What the list of the home calls it (`WatchedContract.listed`)."""
     at_s: int = 0
     """When it was written, in seconds since 1970."""
 
@@ -109,6 +114,8 @@ def note_standings(db: sqlite3.Connection, standings: Iterable[Standing], now_s:
             "insert or replace into standing values (?, ?, ?)",
             (standing.name, now_s, json.dumps(body)),
         )
+        if standing.state is State.REFUSED:
+            continue
         row = db.execute(
             "select state from slot where name = ? and slot = ?", (standing.name, slot)
         ).fetchone()

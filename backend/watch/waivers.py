@@ -15,7 +15,6 @@ from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history.signoff import Signoff, read_chain, waived_kinds
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.watch.alarms import AlarmState
-from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.watchable import WatchedContract
 
 Waivers = Mapping[tuple[str, str], "WaivedKind"]
@@ -91,6 +90,6 @@ def silenced(alarms: AlarmState, waivers: Waivers) -> AlarmState:
     for key, alarm in alarms.alarms.items():
         condition = alarm.condition
         waiver = waivers.get((condition.contract, condition.finding))
-        if waiver is not None and condition.kind is Kind.VIOLATED:
+        if waiver is not None:
             lasting[key] = replace(alarm, condition=replace(condition, sentence=waiver.sentence))
     return replace(alarms, alarms=lasting)

@@ -11,21 +11,26 @@ import fcntl
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from topicproof.backend.contracts.contract import make_contract, parse_fields
-from topicproof.backend.errors import SetupError, UsageError
+from topicproof.backend.errors import ContractError, SetupError, UsageError
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.kept_contracts import require_keepable
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
 from topicproof.backend.watch.state_file import FOLDER
-from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
+from topicproof.backend.watch.watchable import (
+    ContractsToWatch,
+    RefusedContract,
+    WatchedContract,
+    watched_contracts,
+)
 
 LISTED_MAX = 200
 """Contracts of a list, over all clusters."""
@@ -62,10 +67,6 @@ class ListedContract:
         """Whether it was put on the list for the cluster of these settings, by name and address. No
         cluster has to answer for that."""
         return (self.cluster, self.bootstrap) == (settings.cluster or "", settings.bootstrap or "")
-
-    def has_standing(self, name: str) -> bool:
-        """Whether a watch calls this contract, or one of its sinks, by that name."""
-        return name == self.name or name.startswith(f"{self.name}:")
 
     def watched(self) -> tuple[WatchedContract, ...]:
         """Return a contract for each of its sinks. Raises ContractError."""
@@ -112,7 +113,7 @@ def list_contract(history: History, contract: ListedContract) -> None:
         others = [each for each in contracts if each.place != contract.place]
         for other in others:
             is_here = other.cluster_id == contract.cluster_id
-            if is_here and matches & {each.state_name for each in other.watched()}:
+            if is_here and matches & _matches(other):
                 raise UsageError(
                     f"The contract {other.name} already watches the same topics. Stop its watch"
                     " first."
@@ -126,6 +127,14 @@ def list_contract(history: History, contract: ListedContract) -> None:
     _change(history.settings, added)
 
 
+def _matches(contract: ListedContract) -> set[str]:
+    """Return the state names of a contract; none of one that cannot be watched any more."""
+    try:
+        return {each.state_name for each in contract.watched()}
+    except ContractError:
+        return set()
+
+
 def unlist_contract(history: History, contract: ListedContract) -> None:
     """Take a contract off the list. Raises NotPermitted, SetupError."""
     allow(history, Action.UNWATCH, contract.name)
@@ -137,21 +146,41 @@ def unlist_contract(history: History, contract: ListedContract) -> None:
 
 def watched_of_list(
     settings: Settings, cluster_id: str, contracts: Sequence[WatchedContract] = ()
-) -> tuple[WatchedContract, ...]:
-    """Return what a watch of this cluster judges: its own contracts, and those on the list that
-    match other topics under other names. Raises SetupError, ContractError."""
-    watched = list(contracts)
+) -> ContractsToWatch:
+    """Return what a watch of this cluster judges: its own contracts, and those on the list. One on
+    the list whose name is taken gets another one. Refused is one that cannot be watched, and one of
+    topics that another contract watches by other terms. Raises SetupError."""
+    watched = {each.name: each for each in contracts}
+    refused: list[RefusedContract] = []
+
+    def free_name(name: str) -> str:
+        taken = {*watched, *(each.name for each in refused)}
+        names = (f"{name} (listed{number})" for number in ("", *range(2, LISTED_MAX)))
+        return next(each for each in (name, *names) if each not in taken)
+
     for listed in read_list(settings):
         if listed.cluster_id != cluster_id:
             continue
-        names = {each.name for each in watched}
-        matches = {each.state_name for each in watched}
-        watched += [
-            each
-            for each in listed.watched()
-            if each.name not in names and each.state_name not in matches
-        ]
-    return tuple(watched)
+        try:
+            of_listed = listed.watched()
+        except ContractError as error:
+            refused.append(RefusedContract(free_name(listed.name), str(error), listed.name))
+            continue
+        for each in of_listed:
+            same = next((it for it in watched.values() if it.state_name == each.state_name), None)
+            if same is None:
+                name = free_name(each.name)
+                watched[name] = replace(each, name=name, listed=listed.name)
+            elif same.is_judged_as(each):
+                watched[same.name] = replace(same, listed=listed.name)
+            else:
+                why = (
+                    f"{same.name} matches the same topics by other terms, and is judged in its"
+                    " place."
+                )
+                name = free_name(each.name)
+                refused.append(RefusedContract(name, why, listed.name, each.source, each.sink))
+    return ContractsToWatch(tuple(watched.values()), tuple(refused))
 
 
 def _path(settings: Settings) -> Path:

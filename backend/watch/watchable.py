@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from topicproof.backend.contracts.contract import Contract, mistake
 from topicproof.backend.errors import ContractError, Mistake
@@ -26,6 +27,9 @@ class WatchedContract:
     name: str
     """What people call it: a label of metrics, and its name in alarms."""
     contract: Contract
+    listed: str = field(default="", compare=False)
+    """What the list of the home calls it, or the contract of which it is one sink; empty if it is
+    not on the list."""
 
     @property
     def source(self) -> str:
@@ -55,6 +59,47 @@ class WatchedContract:
         match = self.contract.terms(None).match
         how = f"{match.source} {match.sink}" if self.by_key else "lineage"
         return f"{self.source} {self.sink} {how} {self.outputs}"
+
+    @property
+    def has_other_name(self) -> bool:
+        """Whether the list calls it otherwise."""
+        return bool(self.listed) and not is_named(self.name, self.listed)
+
+    def is_judged_as(self, other: WatchedContract) -> bool:
+        """Whether both match the same topics by the same terms."""
+        return (self.state_name, self.terms, self.contract.within, self.contract.remember) == (
+            other.state_name,
+            other.terms,
+            other.contract.within,
+            other.contract.remember,
+        )
+
+
+@dataclass(frozen=True)
+class RefusedContract:
+    """A contract on the list that a watch does not judge."""
+
+    name: str
+    """No contract that is judged has it."""
+    why: str
+    """In sentences."""
+    listed: str
+    """What the list calls it, or the contract of which it is one sink."""
+    source: str = ""
+    """Its topics; empty if the contract cannot be read."""
+    sink: str = ""
+
+
+def is_named(name: str, listed: str) -> bool:
+    """Whether a watch calls a contract, or one of its sinks, as the list does."""
+    return name == listed or name.startswith(f"{listed}:")
+
+
+class ContractsToWatch(NamedTuple):
+    """What one watch is asked to judge."""
+
+    watched: tuple[WatchedContract, ...]
+    refused: tuple[RefusedContract, ...] = ()
 
 
 def watched_contracts(name: str, contract: Contract) -> tuple[WatchedContract, ...]:

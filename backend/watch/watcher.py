@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,13 +25,21 @@ from topicproof.backend.errors import (
 from topicproof.backend.kafka.browse.overview import Overview
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection, connect
-from topicproof.backend.watch.alarms import Notice, after_look, after_sending, without_contracts
+from topicproof.backend.watch.alarms import (
+    Notice,
+    after_look,
+    after_sending,
+    replaced_alarms,
+    without_contracts,
+)
 from topicproof.backend.watch.cluster_look import listed_ids, look_at, own_client
 from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, Condition, conditions
 from topicproof.backend.watch.contract_watch import (
     OFFSETS_AT_ONCE,
+    REFUSED_STEP,
     ContractFigures,
     ContractWatch,
+    refused,
     unread,
 )
 from topicproof.backend.watch.metrics import WatchFigures, metrics_server
@@ -39,7 +47,7 @@ from topicproof.backend.watch.pair_store import PairStore
 from topicproof.backend.watch.standings import Standing, State
 from topicproof.backend.watch.state_file import StateFile, WatchState
 from topicproof.backend.watch.waivers import Waivers, silenced
-from topicproof.backend.watch.watchable import WatchedContract
+from topicproof.backend.watch.watchable import ContractsToWatch, RefusedContract, WatchedContract
 from topicproof.backend.watch.webhook import Webhook
 from topicproof.validators.finding import Bounds
 from topicproof.validators.sentences import counted
@@ -107,7 +115,7 @@ class Watcher:
         on_notice: Callable[[Notice, str], None],
         on_trouble: Callable[[str], None],
         store: PairStore | None = None,
-        read_contracts: Callable[[], tuple[WatchedContract, ...]] | None = None,
+        read_contracts: Callable[[], ContractsToWatch] | None = None,
         read_waivers: Callable[[Sequence[WatchedContract]], Waivers] = lambda _contracts: {},
     ) -> None:
         """`on_notice` gets each new notice and the cluster's id, and again one that a killed watch
@@ -126,8 +134,12 @@ class Watcher:
         self.read_waivers = read_waivers
         self.watched = options.contracts
         """The contracts that are judged."""
+        self.refused: tuple[RefusedContract, ...] = ()
+        """Those on the list that are not."""
         self._unlisted: frozenset[str] = frozenset()
         """Names of those that are not judged any more, until their alarms have ended."""
+        self._other_names: dict[str, str] = {}
+        """What the list calls contracts that are watched by other names."""
         self._waivers: Waivers = {}
         self._waivers_at: float | None = None
         self.state = file.read()
@@ -152,9 +164,14 @@ class Watcher:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether it is looking, and all of its contracts' topics is judged."""
-        return self.is_looking and all(
-            figures.is_caught_up for figures in self.figures.contracts.values()
+        """Whether it is looking, and all of its contracts' topics is judged. Nobody knows that
+        while their list cannot be read, or one of them is refused."""
+        judged = self.figures.contracts
+        return (
+            self.is_looking
+            and "list" not in self._troubles
+            and not self.refused
+            and all(each.name in judged and judged[each.name].is_caught_up for each in self.watched)
         )
 
     def watch(self, stop: threading.Event, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -182,7 +199,7 @@ class Watcher:
             self._trouble("look", sentence, cause=type(error).__name__)
             unseen = self._topics_of_contracts(sentence)
             if unseen is not None:
-                self._go_on(unseen, is_seen=False)
+                self._go_on(unseen)
                 self._judge_contracts(unseen, began)
                 self._take_in(unseen, is_seen=False)
             self._note_standings("" if unseen is not None else sentence)
@@ -205,13 +222,13 @@ class Watcher:
         if self.read_contracts is None:
             return
         try:
-            watched = self.read_contracts()
+            watched, refused_now = self.read_contracts()
         except TopicproofError as error:
             self._trouble("list", f"The contracts stay what they were: {error}")
             return
         self._trouble("list", "")
-        before = {each.name: each for each in self.watched}
-        after = {each.name: each for each in watched}
+        before = _by_name(self.watched, self.refused)
+        after = _by_name(watched, refused_now)
         for name in before.keys() | after.keys():
             if before.get(name) != after.get(name):
                 self.contracts.pop(name, None)
@@ -224,8 +241,22 @@ class Watcher:
         for name in sorted(gone):
             self.on_trouble(f"Contract {name} is not watched any more.")
         if watched != self.watched:
-            self.watched, self._waivers_at = watched, None
+            self._waivers_at = None
+        self._tell_other_names(watched)
+        self.watched, self.refused = watched, refused_now
         self._unlisted = (self._unlisted | gone) - after.keys()
+        for contract in refused_now:
+            figures = self.figures.contracts.setdefault(contract.name, ContractFigures())
+            figures.trouble = contract.why
+            self._trouble(f"contract {contract.name}", refused(contract).sentence)
+
+    def _tell_other_names(self, watched: Sequence[WatchedContract]) -> None:
+        """Tell of each contract on the list that is watched by another name than the list's."""
+        other_names = {each.name: each.listed for each in watched if each.has_other_name}
+        for name, listed in other_names.items():
+            if self._other_names.get(name) != listed:
+                self.on_trouble(f"Contract {listed} of the list is watched as {name}.")
+        self._other_names = other_names
 
     def _topics_of_contracts(self, why: str) -> ClusterLook | None:
         """Return a look at a cluster that shows nothing but the ids of the contracts' topics; None
@@ -245,9 +276,10 @@ class Watcher:
         nothing = Overview(datetime.now(UTC), answer.cluster_id, 0, (), None, (why,))
         return ClusterLook(nothing, {}, topic_ids, (why,))
 
-    def _go_on(self, look: ClusterLook, *, is_seen: bool = True) -> None:
+    def _go_on(self, look: ClusterLook) -> None:
         """Tell first what an earlier process has judged, and was killed before it told. What is
-        read next may end it. `is_seen`: see `_take_in`."""
+        read next may end it. Of the cluster nothing is told before the end of the look: it is
+        compared with the look before, and that once."""
         if self.contracts or self.store is None:
             return
         for contract in self.watched:
@@ -260,7 +292,7 @@ class Watcher:
                 # It is judged next, which fails likewise, and tells.
                 continue
         if any(watch.pair.sources for watch in self.contracts.values()):
-            self._take_in(look, is_seen=is_seen)
+            self._take_in(look, is_seen=False)
 
     def _begin(
         self, contract: WatchedContract, topic_ids: Mapping[str, str], store: PairStore
@@ -403,7 +435,7 @@ class Watcher:
                 yield unread(contract, figures)
 
     def _take_in(self, look: ClusterLook, *, is_seen: bool = True) -> None:
-        """`is_seen`: whether the look shows the cluster, or the topics of contracts alone."""
+        """`is_seen`: whether to take in the cluster, or its contracts alone."""
         self._take_waivers()
         of_cluster: tuple[Condition, ...] = ()
         if is_seen:
@@ -422,12 +454,16 @@ class Watcher:
                 if (each.contract, each.finding) not in self._waivers
             ),
             *self._unread(),
+            *map(refused, self.refused),
         )
+        topics = {each.name: (each.source, each.sink) for each in self.watched}
+        replaced = replaced_alarms(self.state.alarms, topics)
+        silent = silenced(self.state.alarms, self._waivers)
         alarms, notices = after_look(
-            without_contracts(silenced(self.state.alarms, self._waivers), self._unlisted),
+            without_contracts(silent, self._unlisted, replaced),
             current,
             look.overview.taken_at,
-            clear_kinds=look.clear_kinds,
+            clear_kinds=look.clear_kinds if is_seen else (),
             left_out=look.left_out,
             # Of a contract that could not be read nothing ends.
             contracts=self._unlisted.union(
@@ -436,6 +472,7 @@ class Watcher:
             # A waiver ends an alarm whatever is known.
             unknown=frozenset().union(*(watch.unknown for watch in self.contracts.values()))
             - self._waivers.keys(),
+            replaced=replaced,
         )
         if self.options.webhook is None:
             # Nobody will take them. What waits since an earlier start stays.
@@ -457,16 +494,17 @@ class Watcher:
         """Read from time to time which kinds are waived, and tell what begins and ends to be."""
         now = time.monotonic()
         is_due = self._waivers_at is None or now - self._waivers_at >= WAIVERS_EVERY_S
-        if not self.watched or not is_due:
-            return
-        self._waivers_at = now
-        try:
-            waivers = self.read_waivers(self.watched)
-        except TopicproofError as error:
-            # What was silent stays so for now, and somebody is told.
-            self._trouble("waivers", f"Waivers cannot be read: {error}")
-            return
-        self._trouble("waivers", "")
+        waivers = self._waivers
+        if self.watched and is_due:
+            self._waivers_at = now
+            try:
+                waivers = self.read_waivers(self.watched)
+                self._trouble("waivers", "")
+            except TopicproofError as error:
+                # What was silent stays so until its last day, and somebody is told.
+                self._trouble("waivers", f"Waivers cannot be read: {error}")
+        today = datetime.now(UTC).date()
+        waivers = {place: waiver for place, waiver in waivers.items() if today <= waiver.until}
         for place in self._waivers.keys() - waivers.keys():
             contract, kind = place
             self.on_trouble(f"Contract {contract}, {kind}: no waiver counts any more.")
@@ -480,9 +518,12 @@ class Watcher:
     def _note_standings(self, trouble: str = "") -> None:
         """Write for the dashboard how each contract stands. `trouble`: why nothing was looked
         at."""
-        if self.store is None or not (self.watched or self._unlisted):
+        if self.store is None or not (self.watched or self.refused or self._unlisted):
             return
-        standings = [self._standing(contract, trouble) for contract in self.watched]
+        standings = [
+            *(self._standing(contract, trouble) for contract in self.watched),
+            *map(self._refused_standing, self.refused),
+        ]
         self.store.note(standings, int(time.time()), self._unlisted)
 
     def _standing(self, contract: WatchedContract, trouble: str) -> Standing:
@@ -510,6 +551,26 @@ class Watcher:
             every_s=self.options.every_s,
             waived=figures.waived,
             place=place,
+            listed=contract.listed,
+        )
+
+    def _refused_standing(self, contract: RefusedContract) -> Standing:
+        return Standing(
+            name=contract.name,
+            source=contract.source,
+            sink=contract.sink,
+            bootstrap=self.options.bootstrap,
+            cluster=self.options.cluster,
+            state=State.REFUSED,
+            why=f"It is not judged: {contract.why}",
+            next_step=REFUSED_STEP,
+            due=0,
+            late=0,
+            withheld=0,
+            behind=0,
+            delay_s=0.0,
+            every_s=self.options.every_s,
+            listed=contract.listed,
         )
 
     def _deliver(self) -> None:
@@ -595,6 +656,12 @@ class Watcher:
         if is_new:
             self._troubles[of] = Trouble(sentence, cause, now)
             self.on_trouble(sentence)
+
+
+def _by_name(
+    watched: Iterable[WatchedContract], refused_ones: Iterable[RefusedContract]
+) -> dict[str, WatchedContract | RefusedContract]:
+    return {each.name: each for each in watched} | {each.name: each for each in refused_ones}
 
 
 _OVER = {

@@ -148,8 +148,9 @@ def test_what_the_dashboard_watches_is_stopped_here(
     for name in ("orders", "ended", "new"):
         list_contract(history, ListedContract.at(settings, "here", name, text % name))
     now = int(time.time())
-    note([replace(HOLDS, name="ended")], now - 3_600, state_name("here"))
-    note([HOLDS, replace(HOLDS, name="terminal")], now, state_name("here"))
+    note([replace(HOLDS, name="ended", listed="ended")], now - 3_600, state_name("here"))
+    terminal = replace(HOLDS, name="terminal")
+    note([replace(HOLDS, listed="orders"), terminal], now, state_name("here"))
     app = open_page("watch")
     assert not app.exception and "**new** Nobody watches its cluster." in texts(app)
     buttons = {str(button.key): button for button in app.button if button.key != "jump"}
@@ -164,6 +165,35 @@ def test_what_the_dashboard_watches_is_stopped_here(
     monkeypatch.setattr(access, "page_identity", lambda _settings: ADA)
     app.run()
     assert {button.disabled for button in app.button if button.key != "jump"} == {True}
+    history.engine.dispose()
+
+
+def test_a_contract_that_is_refused_or_has_another_name_says_so(
+    open_page: OpenPage, note: Note
+) -> None:
+    """Story: a terminal watches a contract orders, and the list has another one of that name. A
+    third one cannot be watched any more. Each button belongs to its own row, and nobody is told
+    that a first look goes on."""
+    settings = read_settings()
+    history = History(settings)
+    for name in ("orders", "old"):
+        text = f"source: {{topic: {name}}}\nsink: {{topic: invoices}}\n"
+        list_contract(history, ListedContract.at(settings, "here", name, text))
+    refused = replace(
+        HOLDS, name="old", source="", sink="", state=State.REFUSED, why="It is torn.", listed="old"
+    )
+    other = replace(HOLDS, name="orders (listed)", listed="orders")
+    note([HOLDS, other, refused], int(time.time()), state_name("here"))
+    app = open_page("watch")
+    words = texts(app)
+    assert not app.exception and "first look" not in words
+    assert "1 REFUSED" in words and words.index("**old**") < words.index("**orders**")
+    assert "It is torn." in words and words.count("inputs due") == 2
+    assert words.count("*Watch this* calls it orders.") == 1
+    assert sorted(str(button.key) for button in app.button if button.key != "jump") == [
+        "stop here old",
+        "stop here orders",
+    ]
     history.engine.dispose()
 
 

@@ -454,6 +454,55 @@ def test_a_copy_that_waits_becomes_the_output_of_a_later_twin(tmp_path: Path) ->
     assert state.causes["phantom"] == {None: 1}
 
 
+@pytest.mark.parametrize("is_behind", [True, False], ids=["behind", "pending"])
+@pytest.mark.parametrize("has_twin", [True, False], ids=["a-twin", "no-twin"])
+def test_an_output_whose_input_may_not_be_read_yet_is_no_copy(
+    has_twin: bool, is_behind: bool, tmp_path: Path
+) -> None:
+    """Story: an input has two outputs, in two partitions of the sink, and the source is not read to
+    its end, or has an open transaction. The second output waits, and with it all behind it, until
+    the rest of the source is read. If that has the key again, it is no copy. Another key's copy is
+    told meanwhile. The watch is started anew at each step."""
+    state = WatchedPair("letters", "sink", outputs=1, within_ms=0, by_key=True)
+    none = offsets([])
+    with pair_store(tmp_path / "pairs") as store:
+        identities = store.identities("pair")
+
+        def read_inputs(first: int, *keys: str) -> None:
+            at = offsets(list(range(first, first + len(keys))))
+            digests = b"".join(map(digested, keys))
+            named, taken = identities.add_inputs(state, 0, at, digests, now_s=0)
+            state.add_source(SourceSpan(0, first, first + len(keys), 3, named, none, none), 0)
+            state.take_back(0, taken)
+
+        def copies(*records: tuple[int, int, str], is_read: bool = False) -> Counter[str | None]:
+            nonlocal state
+
+            def unread() -> set[tuple[int, int]] | None:
+                return None if is_behind else {digest_of("twice")}
+
+            rows = rows_of(
+                [(p, at, 1, NO_PARTITION, 0, 0, *digest_of(key), 1) for p, at, key in records]
+            )
+            rows = identities.resolve_outputs(state, rows, is_source_read=is_read, unread=unread)
+            state.add_sink(rows)
+            held = identities.resolve_held(state, unread)
+            state.settle(1, is_sink_read=True, held=held)
+            store.write("pair", state)
+            state = store.read("pair") or state
+            return +state.with_held(held).causes.get("duplicate", Counter())
+
+        read_inputs(0, "twice", "other")
+        assert copies((0, 0, "twice"), (0, 1, "other")) == {}
+        assert copies((1, 0, "twice"), (1, 1, "other")) == (
+            {"pending": 2} if is_behind else {"pending": 1, None: 1}
+        )
+        assert state.held.size == 2
+        read_inputs(2, "twice" if has_twin else "third")
+        assert copies(is_read=True) == {None: 1 if has_twin else 2}
+        assert (state.held.size, state.missing_count()) == (0, int(not has_twin))
+
+
 @pytest.mark.parametrize("ranges", [ALL, 4], ids=["all-ranges", "few-ranges"])
 def test_a_partition_that_lost_offsets_forgets_all_the_same(
     ranges: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -60,6 +60,8 @@ BEFORE_MAX = 1_000_000
 """Outputs of inputs before the judged range that are told apart."""
 NO_PARTITION = -1
 UNRESOLVED = -2
+MAYBE_REPEATED = -1
+"""How certain the input is of an output whose identity an input may have that is not read yet."""
 """The place of `source_partition` for an identity that no input has yet, while inputs are
 pending."""
 
@@ -78,7 +80,7 @@ class SinkRows(NamedTuple):
     """Its identity as a digest of 16 bytes, in two numbers; both 0 by lineage."""
     identity_low: Ints
     certain: Ints
-    """1 if no other input has its identity, else 0: others have no order."""
+    """1 if no other input has its identity, else 0, or `MAYBE_REPEATED`: others have no order."""
 
     def take(self, rows: Ints | Flags) -> SinkRows:
         return SinkRows(*(column[rows] for column in self))
@@ -400,7 +402,7 @@ class WatchedPair:
         real, waits = rows.take(is_real), source.waits[is_real]
         self.counts.matched += real.size
         if real.size:
-            repeats = self._repeats(real)
+            repeats, waits = self._repeats(real), waits | (real.certain == MAYBE_REPEATED)
             self._count(duplicate.NAME, None, int((repeats & ~waits).sum()))
             self._count(duplicate.NAME, PENDING, int((repeats & waits).sum()))
             in_line = real.certain > 0

@@ -22,7 +22,7 @@ from tests.backend.watch.monitoring import RULES
 from tests.backend.watch.test_alarms import look
 from topicproof.backend.address import Address
 from topicproof.backend.contracts.contract import make_contract
-from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.errors import ClusterError, SetupError, TopicError
 from topicproof.backend.evidence.folder import EVIDENCE, evidence_hash
 from topicproof.backend.evidence.manifest import MANIFEST
 from topicproof.backend.history.run_state import Facts
@@ -34,13 +34,19 @@ from topicproof.backend.watch import contract_watch, standings, watcher as watch
 from topicproof.backend.watch.alarms import NO_ALARMS, Notice, after_look
 from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.contract_watch import ContractWatch
+from topicproof.backend.watch.group_offsets import Place
 from topicproof.backend.watch.identities import digest, numbers_of
 from topicproof.backend.watch.metrics import WatchCollector
 from topicproof.backend.watch.pair_store import PairStore, pair_store
 from topicproof.backend.watch.standings import SLOT_S, SLOTS, State, read_standings
 from topicproof.backend.watch.state_file import FOLDER, state_file
-from topicproof.backend.watch.waivers import waived_of
-from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
+from topicproof.backend.watch.waivers import WaivedKind, Waivers, waived_of
+from topicproof.backend.watch.watchable import (
+    ContractsToWatch,
+    RefusedContract,
+    WatchedContract,
+    watched_contracts,
+)
 from topicproof.backend.watch.watcher import Watcher, WatchOptions
 from topicproof.validators.finding import Bounds, Outcome, PartitionBounds
 from topicproof.validators.increments.watched_pair import SinkRows, SourceSpan
@@ -336,7 +342,7 @@ def test_alarms_of_a_contract_that_was_taken_off_meanwhile_end(watch: Watch) -> 
     again and still violated, it is told again."""
     watch.write(3, 0, 1)
     assert ["began Contract orders, gap" in each for each in watch.look()] == [True]
-    listed: tuple[WatchedContract, ...] = ()
+    listed = ContractsToWatch(())
     notices: list[Notice] = []
     again = Watcher(
         Address("unused:9092"),
@@ -354,11 +360,133 @@ def test_alarms_of_a_contract_that_was_taken_off_meanwhile_end(watch: Watch) -> 
     assert ended.change == "ended" and "not watched any more" in ended.alarm.condition.sentence
     assert watch.troubles == ["Contract orders is not watched any more."]
     assert watch.store.standing_names() == set() and not again.state.alarms.alarms
-    again._unlisted, listed = frozenset(), CONTRACTS
+    again._unlisted, listed = frozenset(), ContractsToWatch(CONTRACTS)
     again._take_contracts()
     again.contracts["orders"] = watch.contract
     again._take_in(look())
     assert [each.change for each in notices[1:]] == ["began"] and len(watch.troubles) == 1
+
+
+def test_a_watch_is_not_ready_while_a_contract_is_not_judged(watch: Watch) -> None:
+    """Story: a contract is judged. Another one is put on the list, and was not looked at yet; then
+    no watch can judge it any more. Nobody is told that all is judged, and what it violated before
+    lasts. At last its terms are mended."""
+    watch.write(3, 0, 1, 1, 2)
+    assert ["duplicate" in each for each in watch.look()] == [True]
+    refused = RefusedContract("orders", "It is torn.", "orders")
+    contracts, watcher = ContractsToWatch(CONTRACTS), watch.watcher
+    watcher.read_contracts = lambda: contracts
+    watcher._looked_at = time.monotonic()
+    watch.contract.pair.sink_ends[0] = 4
+    assert watcher.is_caught_up
+    other = watched_contracts(
+        "other", make_contract({"source": {"topic": "a"}, "sink": {"topic": "b"}})
+    )
+    contracts = ContractsToWatch((*CONTRACTS, *other))
+    watcher._take_contracts()
+    assert not watcher.is_caught_up
+    contracts = ContractsToWatch((), (refused,))
+    for _ in range(2):
+        watcher._take_contracts()
+        sentences = watch.look()
+    assert sentences == [] and not watcher.is_caught_up
+    assert watch.troubles[1:] == ["Contract orders is refused, and not judged: It is torn."]
+    assert sorted(alarm.condition.finding for alarm in watcher.state.alarms.alarms.values()) == [
+        "duplicate",
+        "refused",
+    ]
+    assert watch.metric("topicproof_watch_contract_verdict") == [-1]
+    (watched,), _ = read_standings(watcher.file.path.parent, int(time.time()))
+    assert watched.standing.state is State.REFUSED and "It is torn." in watched.standing.why
+    contracts = ContractsToWatch(CONTRACTS)
+    watcher._take_contracts()
+    assert not watcher.is_caught_up
+    watcher.contracts["orders"] = watch.contract
+    watcher.figures.contracts["orders"] = watch.contract.figures
+    (ended,) = watch.look()
+    assert ended == "ended Contract orders is refused, and not judged: It is torn."
+    assert watcher.is_caught_up
+
+
+def test_another_contract_of_the_same_name_ends_no_alarm_in_silence(watch: Watch) -> None:
+    """Story: a contract is violated. Somebody starts the watch again, with a file of the same name
+    about other topics, which has a copy, too. Both alarms of the first one end, which is no
+    all-clear, and the copy of the second one is told."""
+    watch.write(3, 0, 1, 1)
+    assert [each.split(":")[0] for each in watch.look()] == [
+        "began Contract orders, duplicate",
+        "began Contract orders, gap",
+    ]
+    (other,) = watched_contracts(
+        "orders", make_contract({"source": {"topic": "a"}, "sink": {"topic": "b"}})
+    )
+    watch.watcher.watched = (other,)
+    judged = ContractWatch.begin(other, watch.store, {})
+    judged.figures.is_read = True
+    watch.watcher.contracts["orders"] = watch.contract = judged
+    watch.watcher.figures.contracts["orders"] = judged.figures
+    watch.write(3, 0, 1, 2, 2)
+    again = watch.look()
+    assert again[:2] == 2 * [
+        "ended Contract orders is not watched any more. It may still be wrong."
+    ]
+    assert [each.split(":")[0] for each in again[2:]] == ["began Contract orders, duplicate"]
+    assert watch.notices[2].alarm.condition.topics == ("a", "b")
+    assert watch.look() == []
+
+
+def test_a_restart_compares_the_cluster_once(watch: Watch) -> None:
+    """Story: a watch with contracts starts again. While it looks, retention passes the offset of a
+    group, which reads on. That is no alarm before the next look finds it there still."""
+    ids = {"numbers": "1", "squares": "2"}
+    watch.contract.topic_ids = ids
+    watch.write(3, 0, 1, 1)
+    watch.store.write(watch.contract.name, watch.contract.pair)
+    watch.watcher.contracts.clear()
+    passed = look(bounds=(6, 10, 15), offsets={Place("billing", "orders", 0): 5})
+    passed = replace(passed, topic_ids={**passed.topic_ids, **ids})
+    watch.watcher._go_on(passed)
+    assert {each.alarm.condition.kind for each in watch.notices} == {Kind.VIOLATED}
+    watch.watcher._take_in(passed)
+    assert {each.alarm.condition.kind for each in watch.notices} == {Kind.VIOLATED}
+    watch.watcher._take_in(passed)
+    assert watch.notices[-1].alarm.condition.kind is Kind.BELOW_START
+
+
+def test_a_waiver_that_cannot_be_read_again_counts_until_its_day(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a copy is waived, and copies are unknown now, because outputs wait in an open
+    transaction. The alarm of that ends by the waiver, and is no all-clear. Then the history
+    cannot be read any more. What was waived stays silent, also in the metrics of a watch that
+    begins again, and is told once its day is over."""
+    today = datetime.now(UTC).date()
+    place = "orders", "gap"
+    watch.contract.pair.counts.pending = 1
+    watch.write(3, 0, 1)
+    monkeypatch.setattr(contract_watch, "PATIENCE_S", 0)
+    (withheld,) = watch.look()
+    assert withheld.startswith("began Contract orders, gap") and "open transaction" in withheld
+    waiver = WaivedKind(*place, today, "Grace Hopper", "known")
+    watch.watcher.read_waivers = lambda _contracts: {place: waiver}
+    assert watch.look() == [f"ended {waiver.sentence}"]
+
+    def fail(_contracts: Sequence[WatchedContract]) -> Waivers:
+        raise SetupError("No history.")
+
+    watch.watcher.read_waivers = fail
+    watch.contract.pair.counts.pending = 0
+    watch.write(0)
+    watch.contract.figures.waived = ()
+    assert watch.look() == [] and watch.metric("topicproof_watch_contract_silenced") == [1]
+    watch.watcher._waivers = {place: replace(waiver, until=today - timedelta(days=1))}
+    assert ["began Contract orders, gap" in each for each in watch.look()] == [True]
+    assert watch.metric("topicproof_watch_contract_silenced") == [0]
+    assert watch.troubles == [
+        waiver.sentence,
+        "Waivers cannot be read: No history.",
+        "Contract orders, gap: no waiver counts any more.",
+    ]
 
 
 def test_one_input_without_a_key_explains_one_row(store: PairStore) -> None:
