@@ -26,7 +26,7 @@ from topicproof.backend.contracts.contract_text import (
 from topicproof.backend.contracts.dead_letter_topics import find_letters, sample_letters
 from topicproof.backend.contracts.draft import Draft, draft_from
 from topicproof.backend.contracts.lint import lint, needs_spark
-from topicproof.backend.contracts.sample import Sample, older_outputs, samples
+from topicproof.backend.contracts.sample import INPUTS, Sample, newest, older_outputs, samples
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.audit import require_noted
@@ -111,6 +111,31 @@ def _letters(
     _formats: Formats,
 ) -> Sample | None:
     return sample_letters(_address, topic, _formats)
+
+
+def source_labels(clusters: SideSettings, kafka: Services, topic: str) -> tuple[str, ...]:
+    """Returns what can identify a record of a source whose sink is a table, and notes the look at
+    its newest records. Raises ClusterError, TopicError; NotPermitted, if they are masked for this
+    person; UsageError, if the source's cluster has no address."""
+    settings = clusters.source or clusters.sink
+    require_unmasked(settings, topic)
+    note_look(settings, f"{topic}, the newest records for a draft")
+    address = clusters.other or Address(
+        kafka.bootstrap, clusters.sink.client, clusters.sink.cluster or ""
+    )
+    return _source_labels(address.bootstrap, topic, address, decoders(settings))
+
+
+@st.cache_resource(
+    ttl="2m", max_entries=4, show_spinner="Reading the newest records of the source…"
+)
+def _source_labels(
+    bootstrap: str,  # noqa: ARG001 - part of the key
+    topic: str,
+    _address: Address,
+    _formats: Formats,
+) -> tuple[str, ...]:
+    return _labels(newest(_address, topic, INPUTS, _formats))
 
 
 def _labels(sample: Sample) -> tuple[str, ...]:

@@ -4,18 +4,20 @@ and a reload keeps it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
 
 from topicproof.app.check.outcome_form import aggregate, choose_outputs, dead_letters
+from topicproof.app.check.table_form import TableOffers, column_values, row_input, table_place
 from topicproof.app.check.term_widgets import Changed, Terms, choose_side, put
 from topicproof.app.shell.places import if_drawn
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.contracts.contract_text import identity_of, labels_of
 from topicproof.backend.contracts.sink_table import is_table
 from topicproof.backend.errors import Mistake
+from topicproof.validators.expectation import MEANINGLESS_OF_TABLE
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Guarantee, Order
 
@@ -67,11 +69,6 @@ THRESHOLDS = {
     ),
 }
 
-OF_TABLES = (
-    "The sink of this contract is a table: each input must have its row. To change its terms,"
-    " export the contract, edit it and import it."
-)
-
 
 @dataclass(frozen=True)
 class Offers:
@@ -83,6 +80,8 @@ class Offers:
     """Of the sink's cluster."""
     origin_of: Callable[[str], str | None] = lambda _topic: None
     """Tells what names the inputs of a topic's dead letters; None if its records do not show it."""
+    table: TableOffers = field(default_factory=TableOffers)
+    """For a table as the sink."""
 
 
 def form(
@@ -97,7 +96,7 @@ def form(
         _of_sink_alone(terms, offers.labels)
         return
     if is_table(fields):
-        st.info(OF_TABLES)
+        _of_table(terms, offers)
         return
     if "sinks" not in fields:
         choose_outputs(terms)
@@ -126,7 +125,41 @@ def form(
             "The order in which outputs must stand in a sink partition. “As in the source”:"
             " in the order of their source partition.",
         )
-    if fields.get("expect") == Expect.ZERO_OR_ONE:
+    _count(terms)
+    if fields.get("expect") != Expect.ONE_TO_MANY:
+        _value(terms)
+    if "sinks" not in fields:
+        dead_letters(terms, offers.topics, offers.origin_of)
+    with st.expander("Guarantee, transactions, group and what counts", icon=":material/tune:"):
+        _further(terms)
+
+
+def _of_table(terms: Terms, offers: Offers) -> None:
+    """Shows the terms of a contract about a table."""
+    table_place(terms, offers.table)
+    row_input(terms, offers.labels.get("source", ()), offers.table.columns)
+    terms.choose(
+        "expect",
+        "Rows per input",
+        EXPECT_WORDS,
+        Expect.ONE_TO_ONE,
+        "How many rows of the table belong to each record of the source.",
+    )
+    _count(terms)
+    is_compared = bool({"value", "tolerance"} & terms.fields.keys())
+    if is_compared or terms.fields.get("expect") != Expect.ONE_TO_MANY:
+        column_values(terms)
+    with st.expander("Guarantee, group and what counts", icon=":material/tune:"):
+        _guarantee(terms)
+        _group(terms)
+        if terms.fields.get("warn"):
+            _warnings(terms, list(THRESHOLDS))
+        _required(terms, [kind for kind in KIND_TITLES if kind not in MEANINGLESS_OF_TABLE])
+
+
+def _count(terms: Terms) -> None:
+    """Asks how many outputs an input has, if that is not always one."""
+    if terms.fields.get("expect") == Expect.ZERO_OR_ONE:
         terms.write(
             "count",
             "Count (optional)",
@@ -134,34 +167,34 @@ def form(
             "Which inputs have an output: 1 or 0, in Spark SQL over the source record. Empty: an"
             " input without an output may be filtered or lost, and the check cannot tell.",
         )
-        if fields.get("count") is None:
+        if terms.fields.get("count") is None:
             _filtered(terms)
-    if fields.get("expect") == Expect.ONE_TO_MANY:
+    if terms.fields.get("expect") == Expect.ONE_TO_MANY:
         terms.write(
             "count",
             "Count",
             "2 or json_array_length(get_json_object(value, '$.items'))",
             "How many outputs an input has: Spark SQL over the source record.",
         )
-    elif isinstance(fields.get("value"), Mapping):
+
+
+def _value(terms: Terms) -> None:
+    """Asks what the value of an output must be."""
+    value = terms.fields.get("value")
+    if isinstance(value, Mapping):
         st.markdown("Values of an output's fields")
         st.dataframe(
-            [{"field": path, "expected": text} for path, text in fields["value"].items()],
-            hide_index=True,
+            [{"field": path, "expected": text} for path, text in value.items()], hide_index=True
         )
         st.caption("Change them in the YAML: export the contract, edit it and import it.")
-    else:
-        terms.write(
-            "value",
-            "Value of an output (optional)",
-            "upper(value)",
-            "What an output's value must be: Spark SQL over the source record. Empty: values are"
-            " not compared.",
-        )
-    if "sinks" not in fields:
-        dead_letters(terms, offers.topics, offers.origin_of)
-    with st.expander("Guarantee, transactions, group and what counts", icon=":material/tune:"):
-        _further(terms)
+        return
+    terms.write(
+        "value",
+        "Value of an output (optional)",
+        "upper(value)",
+        "What an output's value must be: Spark SQL over the source record. Empty: values are not"
+        " compared.",
+    )
 
 
 def _identity(terms: Terms, labels: Mapping[str, Sequence[str]]) -> None:
@@ -238,13 +271,7 @@ def _filtered(terms: Terms) -> None:
 def _further(terms: Terms) -> None:
     left, right = st.columns(2)
     with left:
-        terms.choose(
-            "guarantee",
-            "Guarantee",
-            GUARANTEE_WORDS,
-            Guarantee.EXACTLY_ONCE,
-            "What the pipeline promises. It decides which findings violate the contract.",
-        )
+        _guarantee(terms)
     with right:
         terms.choose(
             "range",
@@ -255,7 +282,23 @@ def _further(terms: Terms) -> None:
         )
     _group(terms)
     _warnings(terms, list(THRESHOLDS))
-    named = [kind for kind in terms.fields.get("require", ()) if kind in KIND_TITLES]
+    _required(terms, list(KIND_TITLES))
+
+
+def _guarantee(terms: Terms) -> None:
+    terms.choose(
+        "guarantee",
+        "Guarantee",
+        GUARANTEE_WORDS,
+        Guarantee.EXACTLY_ONCE,
+        "What the pipeline promises. It decides which findings violate the contract.",
+    )
+
+
+def _required(terms: Terms, kinds: Sequence[str]) -> None:
+    """Asks which of these kinds of finding decide the verdict."""
+    now = terms.fields.get("require")
+    named = [kind for kind in kinds if isinstance(now, list | tuple) and kind in now]
     key = put("require", named)
 
     def required() -> None:
@@ -263,7 +306,7 @@ def _further(terms: Terms) -> None:
 
     st.multiselect(
         "What decides the verdict",
-        list(KIND_TITLES),
+        kinds,
         format_func=lambda kind: KIND_TITLES[kind],
         key=key,
         on_change=if_drawn(required),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
-from topicproof.app.check.term_widgets import Terms, choose_side, put
+from topicproof.app.check.term_widgets import (
+    Terms,
+    choose_side,
+    put,
+    values_of,
+    values_text,
+    write_tolerance,
+)
 from topicproof.app.shell.places import if_drawn
 from topicproof.app.wording import plain
 from topicproof.backend.contracts.contract import PLACEHOLDER
@@ -29,8 +35,6 @@ ENCODING_WORDS = {
     Encoding.TEXT: "a number as text",
     Encoding.LONG: "eight bytes (LongSerializer)",
 }
-_OF_FIELD = re.compile(r"([^():]+):(.*)", re.DOTALL)
-"""A line of the aggregates: the field of the output, and what it must be."""
 
 
 def choose_outputs(terms: Terms) -> None:
@@ -148,7 +152,13 @@ def aggregate(terms: Terms, labels: Sequence[str]) -> None:
         )
         terms.explain("aggregate.key")
     with right:
-        _tolerance(terms, fields.get("tolerance"))
+        write_tolerance(
+            "aggregate_tolerance",
+            fields.get("tolerance"),
+            TOLERANCE_MAX,
+            lambda limit: terms.set_in("aggregate", tolerance=limit),
+        )
+        terms.explain("aggregate.tolerance")
     if not isinstance(fields.get("value"), Mapping):
         _encoding(terms, fields.get("encoding"))
     _running(terms, fields.get("running"))
@@ -183,50 +193,6 @@ def _values(terms: Terms, now: Any) -> None:
         " for the whole value, or a line for each field: total: sum(field('amount')).",
     )
     terms.explain("aggregate.value")
-
-
-def values_text(value: Any) -> str:
-    """Formats the aggregates of a contract, one a line."""
-    if isinstance(value, Mapping):
-        return "\n".join(f"{path}: {text}" for path, text in value.items())
-    return "" if value in (None, PLACEHOLDER) else str(value)
-
-
-def values_of(text: str) -> str | dict[str, str]:
-    """Returns the aggregates that lines stand for, as a contract has them. Of several lines for one
-    field all stay, so that the mistake shows."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [_OF_FIELD.fullmatch(line) for line in lines]
-    if not any(named):
-        return " ".join(lines) or PLACEHOLDER
-    values: dict[str, str] = {}
-    for line, match in zip(lines, named, strict=True):
-        path = match[1].strip() if match else ""
-        part = match[2].strip() if match else line
-        values[path] = f"{values[path]}, {part}" if path in values else part
-    return values
-
-
-def _tolerance(terms: Terms, now: Any) -> None:
-    is_number = isinstance(now, int | float) and 0 <= now <= TOLERANCE_MAX
-    key = put("aggregate_tolerance", float(now) if is_number and now else None)
-
-    def changed() -> None:
-        terms.set_in("aggregate", tolerance=st.session_state[key] or None)
-
-    st.number_input(
-        "Tolerance",
-        min_value=0.0,
-        max_value=TOLERANCE_MAX,
-        value=None,
-        step=1e-9,
-        format="%g",
-        key=key,
-        on_change=if_drawn(changed),
-        placeholder="compared exactly",
-        help="By how much of the larger number two may differ, such as 1e-9 for sums of doubles.",
-    )
-    terms.explain("aggregate.tolerance")
 
 
 def _encoding(terms: Terms, now: Any) -> None:

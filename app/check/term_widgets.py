@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from topicproof.validators.expected import Expect
 
 Changed = Callable[[dict[str, Any]], None]
 """Takes the contract's fields after a change."""
+_OF_FIELD = re.compile(r"((?:\[(?:'(?:[^'\\]|\\.)*'|[^'\]]*)\]|[^():\[])+):(.*)", re.DOTALL)
+"""A line: the field of the output, and what it must be. A name in brackets may hold anything."""
 
 
 class Terms:
@@ -34,10 +37,7 @@ class Terms:
             if mistake.field == name or (nested and mistake.field.startswith(f"{name}."))
         ]
         for why in dict.fromkeys(reasons):
-            # The name of a field keeps its case.
-            is_named = why.partition(" ")[0].endswith(":")
-            text = why if is_named else f"{why[:1].upper()}{why[1:]}"
-            st.caption(f":red[{wording.plain(text)}.]")
+            explain_red(why)
 
     def set(self, **values: Any) -> None:
         """Change fields; None removes one."""
@@ -60,7 +60,7 @@ class Terms:
             if name == "expect":
                 more = {"count": None, "filtered": None}
             if name == "expect" and value == Expect.ONE_TO_MANY:
-                more |= {"count": PLACEHOLDER, "value": None}
+                more |= {"count": PLACEHOLDER, "value": None, "tolerance": None}
             self.set(**{name: str(value)}, **more)
 
         st.selectbox(
@@ -135,8 +135,63 @@ def choose_side(
     )
 
 
+def write_tolerance(
+    name: str, now: Any, limit_max: float, changed: Callable[[float | None], None]
+) -> None:
+    """Asks by how much of the larger number two may differ, up to `limit_max`."""
+    is_number = isinstance(now, int | float) and 0 <= now <= limit_max
+    key = put(name, float(now) if is_number and now else None)
+
+    def typed() -> None:
+        changed(st.session_state[key] or None)
+
+    st.number_input(
+        "Tolerance",
+        min_value=0.0,
+        max_value=limit_max,
+        value=None,
+        step=1e-9,
+        format="%g",
+        key=key,
+        on_change=if_drawn(typed),
+        placeholder="compared exactly",
+        help="By how much of the larger number two may differ, such as 1e-9 for sums of doubles.",
+    )
+
+
+def explain_red(why: str) -> None:
+    """Shows what is wrong, as a sentence."""
+    # The name of a field keeps its case.
+    is_named = why.partition(" ")[0].endswith(":")
+    text = why if is_named else f"{why[:1].upper()}{why[1:]}"
+    st.caption(f":red[{wording.plain(text)}.]")
+
+
 def put(name: str, value: Any) -> str:
     """Puts the field's value into its widget. Returns the widget's key."""
     key = f"term_{name}"
     st.session_state[key] = value
     return key
+
+
+def values_text(value: Any) -> str:
+    """Formats the expressions of a contract, one a line."""
+    if isinstance(value, Mapping):
+        lines = (f"{path}: {text}" if path else str(text) for path, text in value.items())
+        return "\n".join(lines)
+    return "" if value in (None, PLACEHOLDER) else str(value)
+
+
+def values_of(text: str) -> str | dict[str, str]:
+    """Returns the expressions that lines stand for, as a contract has them. Of several lines for
+    one field all stay, so that the mistake shows."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [_OF_FIELD.fullmatch(line) for line in lines]
+    if not any(named):
+        return " ".join(lines) or PLACEHOLDER
+    values: dict[str, str] = {}
+    for line, match in zip(lines, named, strict=True):
+        path = match[1].strip() if match else ""
+        part = match[2].strip() if match else line
+        values[path] = f"{values[path]}, {part}" if path in values else part
+    return values

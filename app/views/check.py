@@ -1,6 +1,6 @@
 """Check: the pipelines that are checked, what waits for a signature first (`?unsigned=true`: that
 alone). `?source=T&sink=T` drafts a contract, `?contract=NAME@VERSION` opens a kept one, `?run=ID`
-shows a check and its contract."""
+shows a check and its contract. A contract about a table is in `terms` until it is checked."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from topicproof.app.check.contract_form import Offers, form
 from topicproof.app.check.contract_import import import_contract
 from topicproof.app.check.contract_matches import show_preview
 from topicproof.app.check.inbox import inbox
+from topicproof.app.check.table_form import A_TABLE, first_terms, table_name
+from topicproof.app.check.table_reads import place_mistakes, shown_places, table_offers
 from topicproof.app.check.watch_switch import watch_switch
 from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.connection import page_settings, topic_names
@@ -40,6 +42,7 @@ from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.contract_text import spell
 from topicproof.backend.contracts.dead_letter_topics import letters_of
 from topicproof.backend.contracts.sample import Sample
+from topicproof.backend.contracts.sink_table import is_table
 from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
 from topicproof.backend.history.audit import require_noted
 from topicproof.backend.history.contract_of_run import Origin
@@ -92,9 +95,10 @@ def page() -> None:
             "source": topic_names(sides.source or sides.sink, source_kafka, state.source),
             "sink": topic_names(sides.sink, kafka, state.sink),
         }
-    choose_topics(state, names, source_slot, sink_slot)
+    of_table = fields if is_table(fields) else None
+    choose_topics(state, of_table, names, source_slot, sink_slot)
     show_long_names(state)
-    choose_source_cluster(state, sides)
+    choose_source_cluster(state, of_table, sides)
     choose_kept(state, origin, kept_slot)
     with import_slot:
         import_contract(settings, lambda label: go(CheckState(contract=label)))
@@ -123,8 +127,8 @@ def page() -> None:
     samples = None if missing else sampled(kafka, sides, state)
     if fields is None:
         fields = drafted_fields(state, samples)
-    letters = LetterTopics(names["sink"], sides, kafka, state.source)
-    edit(kafka, state, origin, fields, samples, run, letters)
+    topics = FormTopics(names["sink"], sides, kafka, state.source)
+    edit(kafka, state, origin, fields, samples, run, topics)
 
 
 def shown_run(state: CheckState) -> Run | None:
@@ -187,29 +191,55 @@ def go(state: CheckState) -> None:
 
 
 def choose_topics(
-    state: CheckState, names: Mapping[str, Sequence[str]], source: Any, sink: Any
+    state: CheckState,
+    of_table: Mapping[str, Any] | None,
+    names: Mapping[str, Sequence[str]],
+    source: Any,
+    sink: Any,
 ) -> None:
-    """Asks for both topics. Another pair of topics gets a draft of its own."""
+    """Asks for the source, and for a topic or a table as the sink. Another pair of topics gets a
+    draft of its own. `of_table`: the contract, if it is about a table."""
     for side in SIDES:
         topic = getattr(state, side)
         st.session_state[f"check_{side}"] = topic if topic in names[side] else None
+    if of_table is not None:
+        st.session_state["check_sink"] = A_TABLE
 
     def chosen() -> None:
-        picked = {side: st.session_state[f"check_{side}"] for side in SIDES}
-        go(CheckState(**picked, source_cluster=state.source_cluster))
+        topic, other = (st.session_state[f"check_{side}"] for side in SIDES)
+        if other == A_TABLE:
+            go(with_table(state, of_table, topic, state.source_cluster))
+        else:
+            go(CheckState(topic, other, source_cluster=state.source_cluster))
 
-    for slot, side, title, says in (
-        (source, "source", "Source", "Topic that was read"),
-        (sink, "sink", "Sink", "Topic that was written"),
+    for slot, side, title, says, options in (
+        (source, "source", "Source", "Topic that was read", names["source"]),
+        (sink, "sink", "Sink", "Topic or table that was written", [A_TABLE, *names["sink"]]),
     ):
         slot.selectbox(
             title,
-            names[side],
+            options,
             key=f"check_{side}",
             placeholder=says,
             on_change=if_drawn(chosen),
             help=says,
         )
+
+
+def with_table(
+    state: CheckState, terms: Mapping[str, Any] | None, source: str | None, cluster: str | None
+) -> CheckState:
+    """Returns the state of a contract about a table, with this source on this cluster (None: the
+    page's). `terms`: the contract; None: a first one, that keeps the identity of an input which the
+    form has."""
+    side = {} if source is None else at_cluster({"source": {"topic": source}}, cluster)
+    if terms is not None:
+        others = {name: value for name, value in terms.items() if name != "source"}
+        return replace(state.with_fields(side | others), source=source, source_cluster=cluster)
+    # The form's own widget has it, whether it was drafted, opened or chosen.
+    identity = st.session_state.get("term_identity_source")
+    first = first_terms(shown_places(settings), identity)
+    return CheckState(source, source_cluster=cluster, terms=side | first)
 
 
 def show_long_names(state: CheckState) -> None:
@@ -219,7 +249,9 @@ def show_long_names(state: CheckState) -> None:
         st.caption(" → ".join(map(wording.plain, names)))
 
 
-def choose_source_cluster(state: CheckState, sides: SideSettings) -> None:
+def choose_source_cluster(
+    state: CheckState, of_table: Mapping[str, Any] | None, sides: SideSettings
+) -> None:
     """Asks for the source's cluster, if there are named ones. The page's cluster is the sink's."""
     others = [name for name in settings.named_clusters if name != sides.sink.cluster]
     if not others:
@@ -229,13 +261,17 @@ def choose_source_cluster(state: CheckState, sides: SideSettings) -> None:
 
     def chosen() -> None:
         picked = st.session_state["check_source_cluster"]
-        go(CheckState(sink=state.sink, source_cluster=None if picked == SAME else picked))
+        cluster = None if picked == SAME else picked
+        if of_table is not None:
+            go(with_table(state, of_table, None, cluster))
+        else:
+            go(CheckState(sink=state.sink, source_cluster=cluster))
 
     st.segmented_control(
         "Cluster of the source",
         [SAME, *others],
         format_func=lambda name: (
-            f"Source on {wording.plain(sink_name)}, as the sink"
+            f"Source on {wording.plain(sink_name)}" + (", as the sink" if of_table is None else "")
             if name == SAME
             else f"on {wording.plain(name)}"
         ),
@@ -293,16 +329,16 @@ def welcome(has_topics: bool, has_pipelines: bool) -> None:
         st.page_link("views/demos.py", label="Demos", icon=":material/theater_comedy:")
     elif has_pipelines:
         st.caption(
-            "Choose the topic that it reads and the topic that it writes. A contract is drafted"
-            " from their newest records."
+            "Choose the topic that it reads and the topic or table that it writes. For two topics a"
+            " contract is drafted from their newest records."
         )
     else:
         st.info(
-            "Choose the topic that your pipeline reads and the topic that it writes. A contract is"
-            " drafted from their newest records: what identifies an input, how many outputs it has,"
-            " in which order. You change what is wrong, see what it matches, and check. Nothing is"
-            " written to your cluster. Checked pipelines are listed here, what waits for a"
-            " signature first.",
+            "Choose the topic that your pipeline reads and the topic or table that it writes. For"
+            " two topics a contract is drafted from their newest records: what identifies an input,"
+            " how many outputs it has, in which order. You change what is wrong, see what it"
+            " matches, and check. Nothing is written to your cluster. Checked pipelines are listed"
+            " here, what waits for a signature first.",
             title="No pipeline has been checked yet: choose a source and a sink above",
             icon=":material/arrow_upward:",
         )
@@ -341,8 +377,9 @@ def drafted_fields(state: CheckState, samples: TopicSamples | None) -> Mapping[s
 
 
 @dataclass(frozen=True)
-class LetterTopics:
-    """The topics that may hold dead letters, and their newest records."""
+class FormTopics:
+    """The topics that the form reads beside the two samples: those that may hold dead letters, and
+    a source whose sink is a table."""
 
     topics: Sequence[str]
     sides: SideSettings
@@ -370,6 +407,17 @@ class LetterTopics:
         letters = letters_of(sample, self.source)
         return None if letters is None else letters.term.origin
 
+    def source_labels(self) -> Mapping[str, Sequence[str]]:
+        """Returns what can identify an input, by its side; empty if nothing may be looked at."""
+        if self.source is None:
+            return {}
+        try:
+            labels = check_reads.source_labels(self.sides, self.kafka, self.source)
+        except TopicproofError:
+            # The check itself names what is wrong with the topic. Any identity can be typed.
+            return {}
+        return {"source": labels}
+
 
 def edit(
     kafka: Services,
@@ -378,17 +426,20 @@ def edit(
     fields: Mapping[str, Any],
     samples: TopicSamples | None,
     run: Run | None,
-    letters: LetterTopics,
+    others: FormTopics,
 ) -> None:
     """Shows the contract as a form beside what it would match, and the button that checks."""
-    mistakes = check_reads.mistakes(fields)
+    with show_errors():
+        mistakes = (*check_reads.mistakes(fields), *place_mistakes(settings, fields))
+        of_table = table_offers(settings, fields)
     left, right = st.columns([1.1, 1], gap="medium")
     with left, st.container(border=True):
-        name = contract_name(state, origin)
+        name = contract_name(state, origin, fields)
         if samples is not None and origin is None and state.terms is None:
             draft_note(samples)
-        labels = {} if samples is None else samples.labels
-        offers = Offers(labels, letters.topics, letters.origin_of)
+        labels = others.source_labels() if is_table(fields) else {}
+        labels = labels if samples is None else samples.labels
+        offers = Offers(labels, others.topics, others.origin_of, of_table)
         form(fields, offers, lambda after: go(state.with_fields(after)), mistakes)
     with right:
         start_slot = st.container()
@@ -398,7 +449,7 @@ def edit(
         starting(kafka, name, text, fields, mistakes, run)
         lint_slot = st.empty()
     with preview_slot:
-        show_preview(fields, samples, letters.sample(fields) if samples is not None else None)
+        show_preview(fields, samples, others.sample(fields) if samples is not None else None)
         if visible_lines(text) != text:
             st.warning(
                 "Something in it hides or reorders text on a screen. It is spelled out below, such"
@@ -421,9 +472,10 @@ def as_kept(state: CheckState, origin: Origin | None, fields: Mapping[str, Any])
     return origin.text if unchanged and origin and origin.text else spell(fields)
 
 
-def contract_name(state: CheckState, origin: Origin | None) -> str:
+def contract_name(state: CheckState, origin: Origin | None, fields: Mapping[str, Any]) -> str:
     """Asks for the name to keep the contract by."""
-    name = state.name or default_name(state.sink, origin.name if origin else None)
+    sink = table_name(fields) if is_table(fields) else state.sink
+    name = state.name or default_name(sink, origin.name if origin else None)
     st.session_state["check_name"] = name
 
     def named() -> None:

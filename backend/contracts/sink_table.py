@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from topicproof.backend.characters import visible
 from topicproof.backend.errors import UsageError
@@ -44,6 +44,8 @@ _CATALOGUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}(?:\.[A-Za-z0-9_-]{1,100}){0,
 _NO_PATH = re.compile(r"[*?\[\]{}\\#%,]|/\.\.(?:/|$)|/\./|//")
 """What would make one path stand for several, or for another one."""
 _SECRET = re.compile(r"passw|secret|token", re.IGNORECASE)
+_PLACE = ("url", "format", "path", "name")
+"""The fields of a table that say where it is."""
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -99,6 +101,13 @@ def parse_address(url: str) -> PostgresAddress:
     if sslmode is not None and sslmode not in SSL_MODES:
         raise ValueError(f"sslmode is one of {', '.join(SSL_MODES)}")
     return PostgresAddress(match["host"], port, match["database"], user, sslmode)
+
+
+def names_password(url: str) -> bool:
+    """Return whether an address may hold a password. It is then better not stored anywhere."""
+    where, _, rest = url.partition("?")
+    names = (parameter.partition("=")[0] for parameter in rest.split("&"))
+    return "@" in where or any(_SECRET.search(name) for name in names)
 
 
 def _address(url: str) -> str:
@@ -202,13 +211,18 @@ class Table(BaseModel):
         )
 
 
+def listed_places(roots: str | None) -> tuple[str, ...]:
+    """Return the places that the setting TOPICPROOF_TABLES lists."""
+    return tuple(place.strip() for place in (roots or "").split(",") if place.strip())
+
+
 def require_below(table: Table, roots: str | None, *, is_restricted: bool) -> None:
     """Raises UsageError for a table that lies below none of the places in the setting
     TOPICPROOF_TABLES. `is_restricted`: somebody else than the user of this machine may have named
     it, so none is allowed without the setting."""
     if roots is None and not is_restricted:
         return
-    places = [place.strip() for place in (roots or "").split(",") if place.strip()]
+    places = listed_places(roots)
     where = table.location
     if table.path is not None and where.startswith("/"):
         where = os.path.realpath(where)
@@ -247,6 +261,18 @@ def is_table(fields: Any) -> bool:
     """Return whether unchecked fields of a contract name a table as the sink."""
     sink = fields.get("sink") if isinstance(fields, Mapping) else None
     return isinstance(sink, Mapping) and sink.get("table") is not None
+
+
+def place_of(fields: Mapping[str, Any]) -> Table | None:
+    """Return the table that unchecked fields of a contract name, with its place alone. None if the
+    place is incomplete or wrong."""
+    table = fields["sink"]["table"] if is_table(fields) else None
+    if not isinstance(table, Mapping):
+        return None
+    try:
+        return Table.model_validate({name: table[name] for name in _PLACE if name in table})
+    except ValidationError:
+        return None
 
 
 OF_TABLE: Mapping[str, Any] = {"order": Order.NONE}

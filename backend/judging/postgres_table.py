@@ -119,38 +119,8 @@ class PostgresTable:
     def open(
         spark: SparkSession, address: PostgresAddress, title: str, refused: Refused
     ) -> PostgresTable:
-        """Look the table up. Raises ContractError if it is not there, SinkError if the database
-        does not answer or refuses."""
-        schema, _, name = title.rpartition(".")
-        place: Place = ("sink", "table", "name")
-        with _connected(address) as connection:
-            tables = connection.execute(_TABLE, {"name": name, "schema": schema or None}).fetchall()
-            if not tables:
-                names = [row[0] for row in connection.execute(_TABLES)]
-                near = get_close_matches(title, names, n=1)
-                like = f". The nearest name is {visible(near[0])}" if near else ""
-                why = f"{address.words} has no table {visible(title)}{like}"
-                raise refused(place, why)
-            if tables[0][0] in OWN_SCHEMAS:
-                why = f"{visible(title)} is of the database's own catalogue, which is no sink"
-                raise refused(place, why)
-            rows = connection.execute(_COLUMNS, {"table": tables[0][2]}).fetchall()
-            hidden = [row[0] for row in rows if not row[3]]
-            if hidden:
-                raise SinkError(
-                    f"{address.words}: the user may not read the column {visible(hidden[0])} of"
-                    f" {visible(title)}. Grant it (GRANT SELECT), or name a view without it."
-                )
-            # PostgreSQL plans it, and refuses what the user may not read in whole.
-            connection.execute(f"select from {_quoted(*tables[0][:2])} limit 0")
-        columns = {row[0]: _type_of(row[1], row[2]) for row in rows}
-        if not columns:
-            raise refused(place, f"{visible(title)} has no columns")
-        if len({column.lower() for column in columns}) < len(columns):
-            raise refused(
-                place, "two of its columns differ in capital letters alone. Name a view with others"
-            )
-        return PostgresTable(spark, address, tables[0][0], tables[0][1], columns)
+        """Look the table up. Raises as `look_up`."""
+        return PostgresTable(spark, address, *look_up(address, title, refused))
 
     @property
     def types(self) -> Mapping[str, str]:
@@ -218,6 +188,44 @@ class PostgresTable:
             f"(select {cut}, size from (select *, {size} as size from (select {texts}"
             f" from {whole} offset 0) as texts offset 0) as sized) as rows_of_table"
         )
+
+
+def look_up(
+    address: PostgresAddress, title: str, refused: Refused
+) -> tuple[str, str, dict[str, str]]:
+    """Return schema and name of a table, and the types of its columns by name. No row is read.
+    Raises ContractError if it is not there, SinkError if the database does not answer or
+    refuses."""
+    schema, _, name = title.rpartition(".")
+    place: Place = ("sink", "table", "name")
+    with _connected(address) as connection:
+        tables = connection.execute(_TABLE, {"name": name, "schema": schema or None}).fetchall()
+        if not tables:
+            names = [row[0] for row in connection.execute(_TABLES)]
+            near = get_close_matches(title, names, n=1)
+            like = f". The nearest name is {visible(near[0])}" if near else ""
+            why = f"{address.words} has no table {visible(title)}{like}"
+            raise refused(place, why)
+        if tables[0][0] in OWN_SCHEMAS:
+            why = f"{visible(title)} is of the database's own catalogue, which is no sink"
+            raise refused(place, why)
+        rows = connection.execute(_COLUMNS, {"table": tables[0][2]}).fetchall()
+        hidden = [row[0] for row in rows if not row[3]]
+        if hidden:
+            raise SinkError(
+                f"{address.words}: the user may not read the column {visible(hidden[0])} of"
+                f" {visible(title)}. Grant it (GRANT SELECT), or name a view without it."
+            )
+        # PostgreSQL plans it, and refuses what the user may not read in whole.
+        connection.execute(f"select from {_quoted(*tables[0][:2])} limit 0")
+    columns = {row[0]: _type_of(row[1], row[2]) for row in rows}
+    if not columns:
+        raise refused(place, f"{visible(title)} has no columns")
+    if len({column.lower() for column in columns}) < len(columns):
+        raise refused(
+            place, "two of its columns differ in capital letters alone. Name a view with others"
+        )
+    return tables[0][0], tables[0][1], columns
 
 
 def _quoted(schema: str, name: str) -> str:

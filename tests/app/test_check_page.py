@@ -9,14 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 import yaml
 from confluent_kafka import Producer
+from streamlit.testing.v1 import AppTest
 
+from tests import postgresql
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.backend.kafka.topics import Writer
 from tests.backend.trust.people import ADA, GRACE, ISSUER
-from topicproof.app.check import check_reads
+from topicproof.app.check import check_reads, table_reads
+from topicproof.app.check.table_form import A_TABLE
 from topicproof.app.session import access, connection
 from topicproof.app.topic import payload, topic_header
 from topicproof.backend.address import Address
@@ -261,6 +265,108 @@ def test_a_viewer_starts_no_spark(
                 check_reads.spark_mistakes(read_settings(), sides | terms)
     history = access.open_history(read_settings())
     assert [entry.allowed for entry in audit_entries(history)][:1] == [False]
+
+
+@pytest.mark.usefixtures("two_topics")
+def test_a_table_is_a_sink_beside_the_topics(
+    open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody who looks at two topics chooses a table as the sink. The source and what
+    identifies an input stay. Another source is chosen, then a topic again, which gets its own
+    draft. An imported contract fills the form, and its text stays as it is."""
+    monkeypatch.setattr(check_reads, "source_labels", lambda *_of: ("key", "json $.id"))
+    terms = {
+        "source": {"topic": "orders"},
+        "sink": {"topic": "invoices"},
+        "identity": {"source": {"json": "$.id"}, "sink": "key"},
+    }
+    app = open_page("check", source="orders", sink="invoices", terms=json.dumps(terms))
+    app.selectbox(key="check_sink").set_value(A_TABLE).run()
+    assert app.selectbox(key="check_source").value == "orders"
+    assert app.selectbox(key="term_identity_source").value == "json $.id"
+    assert "say where it is" in texts(app) and app.button[1].disabled
+    app.text_input(key="term_table_url").set_value("jdbc:postgresql://db/ledger").run()
+    app.text_input(key="term_table_name").set_value("sales.invoices").run()
+    app.multiselect(key="term_table_key").set_value(["order_id"]).run()
+    app.selectbox(key="check_source").set_value("invoices").run()
+    assert not app.exception and not app.button[1].disabled, texts(app)
+    assert app.selectbox(key="check_sink").value == A_TABLE
+    assert app.text_input(key="check_name").value == "sales.invoices"
+    (box,) = [each for each in boxes(app) if "identity" in each]
+    table = {"url": "jdbc:postgresql://db/ledger", "name": "sales.invoices", "key": ["order_id"]}
+    assert yaml.safe_load(box) == {
+        "guarantee": "exactly_once",
+        "source": {"topic": "invoices"},
+        "sink": {"table": table},
+        "identity": {"source": {"json": "$.id"}, "sink": "key"},
+    }
+    app.selectbox(key="check_sink").set_value("orders").run()
+    assert "terms" not in app.query_params and not app.exception
+
+    text = "# As agreed.\n" + (ROOT / "contracts" / "ledger-table.yaml").read_text()
+    kept = keep(access.open_history(read_settings()), "ledger", text)
+    app = open_page("check", contract=kept.label)
+    assert app.selectbox(key="check_sink").value == A_TABLE
+    assert app.text_input(key="term_table_name").value == "sales.invoices"
+    assert app.multiselect(key="term_table_key").value == ["order_id"]
+    (box,) = [each for each in boxes(app) if "identity" in each]
+    assert box == text
+
+
+@pytest.mark.usefixtures("two_topics")
+def test_only_listed_tables_are_checked_and_looked_at(
+    open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: behind a login, a contract names a table of a real database. Without the setting no
+    table is read, and the page says how to allow one. With it the columns are read once somebody
+    asks, which is noted. A viewer does not see the places, and reads nothing."""
+    login = tmp_path / "login.yaml"
+    login.write_text(f"openid: {{issuer: '{ISSUER}', client_id: t}}\n")
+    monkeypatch.setenv("TOPICPROOF_LOGIN", str(login))
+    monkeypatch.setattr(check_reads, "source_labels", lambda *_of: ("key",))
+    monkeypatch.setattr(access, "current_identity", lambda _login: GRACE)
+    with postgresql.server() as url:
+        address = url.partition("@")[2]
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("create table ledger (order_id int, amount numeric, note text)")
+        place = f"jdbc:postgresql://{address}?user=tests"
+
+        def terms(name: str) -> dict[str, object]:
+            sink = {"table": {"url": place, "name": name, "key": ["order_id"]}}
+            identity = {"source": "key", "sink": "key"}
+            return {"source": {"topic": "orders"}, "sink": sink, "identity": identity}
+
+        def opened(name: str = "ledger") -> AppTest:
+            return open_page("check", terms=json.dumps(terms(name)))
+
+        app = opened()
+        assert "lists no place" in texts(app) and "lies below no place" in texts(app)
+        assert app.button(key="table_columns").disabled
+        assert next(one for one in app.button if one.label == "Check now").disabled
+
+        monkeypatch.setenv("TOPICPROOF_TABLES", f"/data, {place}")
+        app = opened()
+        assert not next(one for one in app.button if one.label == "Check now").disabled, texts(app)
+        assert app.selectbox(key="term_table_url").options == [place]
+        assert app.multiselect(key="term_table_key").options == ["order_id"]
+        app.button(key="table_columns").click().run()
+        assert app.multiselect(key="term_table_key").options == ["order_id", "amount", "note"]
+        assert "column note" in app.selectbox(key="term_identity_sink").options
+        assert not app.exception
+        (*_, noted) = audit_entries(access.open_history(read_settings()))
+        assert (noted.by, noted.action, noted.allowed) == (GRACE, Action.CHECK, True)
+        assert noted.what == "the columns of ledger"
+        app = opened("leger").button(key="table_columns").click().run()
+        assert "has no table leger. The nearest name is ledger" in texts(app)
+
+        monkeypatch.setattr(access, "current_identity", lambda _login: ADA)
+        app = opened()
+        assert app.button(key="table_columns").disabled and "/data" not in texts(app)
+        assert app.text_input(key="term_table_url").value == place
+        with pytest.raises(NotPermitted):
+            table_reads.read_columns(read_settings(), terms("ledger"))
+        (*_, noted) = audit_entries(access.open_history(read_settings()))
+        assert (noted.by, noted.allowed) == (ADA, False)
 
 
 def test_pages_start_spark_in_one_place() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from topicproof.app.check.outcome_form import values_of, values_text
+from topicproof.app.check.term_widgets import values_of, values_text
 from topicproof.backend.contracts.contract import PLACEHOLDER
 
 
