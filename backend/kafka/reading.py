@@ -99,8 +99,16 @@ def read_range(consumer: Consumer, topic: str, spans: Spans) -> Iterator[Message
     Raises TopicError when the first offset was deleted, KafkaException.
     """
     left = {partition: end for partition, (first, end) in spans.items() if first < end}
-    consumer.assign([TopicPartition(topic, partition, spans[partition][0]) for partition in left])
+    begins = [TopicPartition(topic, partition, spans[partition][0]) for partition in left]
+    consumer.assign(begins)
+    # One that an earlier range has paused stays paused.
+    consumer.resume(begins)
+    going_on = set(left)
     while left:
+        if len(left) < len(going_on):
+            # Otherwise the client would read on there, and let the others wait.
+            consumer.pause([TopicPartition(topic, done) for done in going_on - left.keys()])
+            going_on &= left.keys()
         message = consumer.poll(POLL_S)
         if message is None:
             yield None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from tests.backend.judging.test_check_premises import write
 from tests.backend.judging.test_record_sizes import BOMB_BYTES, write_bomb
@@ -20,6 +22,7 @@ from topicproof.backend.kafka.browse.writers import Writer, writers_at
 from topicproof.backend.kafka.client_configs import (
     KEEPS_UNCOMPRESSED,
     READ_COMMITTED,
+    fetch_limits,
     idempotent_producer_config,
 )
 from topicproof.backend.kafka.cluster import Cluster
@@ -28,7 +31,7 @@ from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.inflation import BATCH_BYTES_MAX, RECORD_BYTES_MAX
 from topicproof.backend.kafka.log.rawlog import scan
 from topicproof.backend.kafka.look import LookBudget
-from topicproof.backend.kafka.reading import read_records
+from topicproof.backend.kafka.reading import open_consumer, read_range, read_records
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.matrix.cells import recount
 from topicproof.backend.runs import windows
@@ -175,3 +178,44 @@ def test_a_broker_refuses_it_for_a_journal_and_for_its_own_log(kafka: Cluster, c
         )
         assert producer.flush(60) == 0
     assert [error and error.code() for error in refusals] == [KafkaError.MSG_SIZE_TOO_LARGE] * 2
+
+
+class CountedConsumer:
+    """A consumer that counts what it hands out of each partition."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.assign, self.pause, self.resume = consumer.assign, consumer.pause, consumer.resume
+        self.received: Counter[int] = Counter()
+
+    def poll(self, timeout_s: float) -> Message | None:
+        message = self._consumer.poll(timeout_s)
+        if message is not None and message.error() is None:
+            self.received[message.partition() or 0] += 1
+        return message
+
+
+def test_a_partition_that_was_read_to_its_end_keeps_no_other_waiting(
+    kafka: Cluster, new_topic: Callable[..., str]
+) -> None:
+    """Story: a watch is behind, and reads a part of each partition. What lies behind that part is
+    not received in place of what the other partitions still have; the next part is read by the
+    same consumer."""
+    topic, records = new_topic(partitions=2), 20_000
+    # Small batches: what has arrived when a partition ends is handed out.
+    small = {"batch.num.messages": 100}
+    producer = Producer(idempotent_producer_config(kafka.address) | small)
+    for partition in (0, 1):
+        for _ in range(records):
+            producer.produce(topic, b"x" * 100, partition=partition)
+    assert producer.flush(60) == 0
+    limits = fetch_limits(100_000)
+    with open_consumer(kafka.address, topic, READ_COMMITTED, limits) as consumer:
+        counted = cast(Consumer, CountedConsumer(consumer))
+        for spans in ({0: (0, 10), 1: (0, records)}, {0: (10, 20), 1: (0, 10)}):
+            messages = [each for each in read_range(counted, topic, spans) if each is not None]
+            assert Counter(each.partition() for each in messages) == {
+                partition: end - first for partition, (first, end) in spans.items()
+            }
+    received = cast(CountedConsumer, counted).received
+    assert received[0] < records / 2
