@@ -39,6 +39,9 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
 from topicproof.validators.lineage.identity import KEY
 
+LABEL_CHARACTERS_MAX = 300
+"""A part of a record with a longer name is not offered as an identity."""
+
 
 @dataclass(frozen=True)
 class TopicSamples:
@@ -141,7 +144,9 @@ def _source_labels(
 def _labels(sample: Sample) -> tuple[str, ...]:
     spelled = (parse_fields(f"identity: {name}")["identity"] for name in sample.candidates)
     labels = (side_label(identity) for identity in spelled)
-    return tuple(dict.fromkeys([*(label for label in labels if label), *LABELS]))
+    # A header may have a name of a megabyte, and what people choose from is kept.
+    short = (label for label in labels if label and len(label) <= LABEL_CHARACTERS_MAX)
+    return tuple(dict.fromkeys([*short, *LABELS]))
 
 
 def mistakes(fields: Mapping[str, Any]) -> tuple[Mistake, ...]:

@@ -97,8 +97,8 @@ def test_what_pages_cache_by_number_is_small() -> None:
             "topic_share_groups",
             "mirrored_offsets",
         ),
-        # Figures, a picture of limited size, cut samples, mistakes.
-        *("_read", "_ended", "_drafted", "_letters", "_spark_mistakes"),
+        # Figures, a picture of limited size, cut samples, mistakes, names of a limited length.
+        *("_read", "_ended", "_drafted", "_letters", "_spark_mistakes", "_source_labels"),
     }
     assert caches.keys() - small == set()
     assert {name for name, options in caches.items() if "max_entries" not in options} == {"freeze"}
