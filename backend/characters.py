@@ -21,7 +21,7 @@ from topicproof.backend.errors import UsageError
 from topicproof.validators.characters import UNSEEN, spelled, visible as visible
 
 # GitHub's runner strips every blank of Unicode before it looks for `::` (ActionCommand.cs).
-_COMMAND = re.compile(r"^(\s*)::", re.MULTILINE)
+_COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
 _OLDER_COMMAND = re.compile(r"#(?=#\w*\[)")
 _IN_LINES = re.compile(f"(?![\n\t])[{UNSEEN}]")
 _IN_JSON = re.compile(f"(?!\n)[{UNSEEN}]")
@@ -94,6 +94,9 @@ def require_text(places: Iterable[tuple[str, str]]) -> None:
 BEGINS = frozenset("=+-@\u2212")
 """First characters of a formula. U+2212 is a minus sign, which LibreOffice accepts."""
 _QUOTES = frozenset("'\"`\u00b4\u2032\u2033\u201a\u201e")
+_COMMON_BLANKS = " \t\r\n\u00a0'\"`"
+BLANKS_MAX = 1_000
+"""Characters in front of a cell that are looked at one by one, behind the common ones."""
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
@@ -107,7 +110,8 @@ def is_formula(text: str) -> bool:
     front do not count, and a wide or small form of a character counts as the character."""
     if text[:1] in ("\t", "\r", "\n"):
         return True
-    for character in text:
+    begin = text.lstrip(_COMMON_BLANKS)
+    for character in begin[:BLANKS_MAX]:
         plain = unicodedata.normalize("NFKC", character)
         if plain[:1] in BEGINS:
             return _NUMBER.fullmatch(text) is None
@@ -115,4 +119,5 @@ def is_formula(text: str) -> bool:
         quotes = plain in _QUOTES or character in _QUOTES or category in ("Pi", "Pf")
         if not quotes and category[0] not in "ZC" and not plain.isspace():
             return False
-    return False
+    # Nobody reads such a cell, and an apostrophe harms no text.
+    return len(begin) > BLANKS_MAX

@@ -37,6 +37,8 @@ CLUSTER, ALL_GROUPS, ALL_TRANSACTIONS = "cluster", "all-groups", "all-transactio
 """Its views of a whole cluster."""
 OLDEST, NEWEST = "oldest", "newest"
 """The two directions of a search."""
+VALUES_MAX = 20
+"""Each value that nobody knows is a notice, and a link may hold thousands."""
 NEEDLE_CHARACTERS = 200
 FURTHER_MAX = 9
 """Times that a search may go on from where it stopped, in one list."""
@@ -158,7 +160,7 @@ def read_transactions(
         notices.append(f"Producer {producer} has no transaction here. Showing every producer.")
         producer = None
     outcomes = []
-    for text in filter(None, params.get("outcome", "").split(",")):
+    for text in _values(params, "outcome", notices):
         if text.upper() in TRANSACTION_WORDS:
             outcomes.append(text.upper())
         else:
@@ -462,10 +464,20 @@ def _within(offset: int, p: PartitionBounds, what: str, notices: list[str]) -> i
     return nearest
 
 
+def _values(
+    params: Mapping[str, str], name: str, notices: list[str], separator: str = ","
+) -> list[str]:
+    """Reads the different values of a parameter that has several. `separator`: a pattern."""
+    values = list(dict.fromkeys(filter(None, re.split(separator, params.get(name, "")))))
+    if len(values) > VALUES_MAX:
+        notices.append(f"Of {name}, only the first {VALUES_MAX} values are looked at.")
+    return values[:VALUES_MAX]
+
+
 def _paths(params: Mapping[str, str], notices: list[str]) -> tuple[str, ...]:
     """Reads the paths of columns. A comma inside of a quoted name separates nothing."""
     paths = []
-    for text in filter(None, re.split(r",(?=\s*\$)", params.get("fields", ""))):
+    for text in _values(params, "fields", notices, r",(?=\s*\$)"):
         try:
             paths.append(as_path(text))
         except ValueError as error:
@@ -489,7 +501,7 @@ def _where(params: Mapping[str, str], notices: list[str]) -> str:
 
 def _fates(params: Mapping[str, str], notices: list[str]) -> tuple[Fate, ...]:
     fates = []
-    for text in filter(None, params.get("fate", "").split(",")):
+    for text in _values(params, "fate", notices):
         try:
             fates.append(Fate(text.upper()))
         except ValueError:

@@ -24,6 +24,7 @@ from topicproof.backend.history.run_reports import (
     run_evidence_reports,
 )
 from topicproof.backend.history.signoff import (
+    COMMENT_CHARACTERS_MAX,
     Decision,
     Signoff,
     Standing,
@@ -254,7 +255,7 @@ def _form(settings: Settings, run: Run, now: Displayed, waived_before: Collectio
     )
     with st.form(f"sign_{run.id}", border=False):
         name = _name(page_identity(settings))
-        comment = st.text_area("Comment", height=80)
+        comment = st.text_area("Comment", height=80, max_chars=COMMENT_CHARACTERS_MAX)
         waived: list[str | None] = [None]
         until = None
         if decision is Decision.WAIVE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -60,14 +60,16 @@ def draft(
     sink: str,
     formats: Formats | None = None,
     source_formats: Formats | None = None,
+    *,
+    may_read: Callable[[str], bool] = lambda _topic: True,
 ) -> Draft:
     """Draft a contract. `formats` decodes what is not JSON; None: without a registry.
-    `source_formats`: those of the source, if they are not the sink's. Raises ClusterError,
-    TopicError."""
+    `source_formats`: those of the source, if they are not the sink's. `may_read`: whether the
+    records of a topic of dead letters may be looked at. Raises ClusterError, TopicError."""
     formats = formats or Formats()
     inputs, outputs = samples(sides, source, sink, formats, source_formats)
     older = older_outputs(sides.sink, outputs, formats)
-    return draft_from(inputs, outputs, sides, older, find_letters(sides, source, sink))
+    return draft_from(inputs, outputs, sides, older, find_letters(sides, source, sink, may_read))
 
 
 def draft_from(

@@ -105,7 +105,8 @@ def _vouched(
         return _answer(entry, SignoffTrust.BROKEN, text, sentence_on(entry, problem))
     fields = statement_fields(entry) or entry
     # The hash covers the manifest, which names the run that was judged, so it decides.
-    about_this = fields.get("evidence") in subject.evidence
+    evidence = fields.get("evidence")
+    about_this = isinstance(evidence, str) and evidence in subject.evidence
     if fields.get("run") != subject.run and not about_this:
         problem = "speaks of another run than this evidence."
         return _answer(entry, SignoffTrust.BROKEN, text, sentence_on(entry, problem))

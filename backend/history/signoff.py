@@ -48,6 +48,8 @@ from topicproof.validators.report import Report
 
 FIRST = "0" * 64
 """The first entry's hash of the previous one."""
+COMMENT_CHARACTERS_MAX = 10_000
+"""The envelope of an entry holds the comment, and a longer envelope is not read."""
 TRIES = 10
 """Attempts to enter a sign-off. If two people sign at once, one gets the next number and the other
 tries again."""
@@ -279,9 +281,14 @@ def sign(
     would be two. Raises UsageError for a decision without a name. A waiver also needs a finding, a
     reason and a day that is not past. Accepting UNKNOWN, or a run that did not reach all its
     inputs, needs a comment. Accepting VIOLATED needs a waiver for each kind that breaks the
-    verdict.
+    verdict. No comment is longer than `COMMENT_CHARACTERS_MAX`.
     """
     comment = comment.strip()
+    if len(comment) > COMMENT_CHARACTERS_MAX:
+        raise UsageError(
+            f"The comment has {len(comment):,} characters, and {COMMENT_CHARACTERS_MAX:,} are the"
+            " most. Name a document that says more."
+        )
     by = require_signer(history, run, evidence, decision, name)
     if decision is Decision.WAIVE:
         _require_waivable(reports, kind, until, comment)

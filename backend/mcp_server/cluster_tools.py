@@ -187,13 +187,21 @@ class ClusterTools:
         contract keep`. The records are read, which the audit log notes; none is in the answer, but
         names of their fields may be."""
         desk = self.desk
-        by = desk.allow_look(f"{source} and {sink}, the newest records for a draft")
+        by = desk.allow_look(
+            f"{source} and {sink}, the newest records for a draft, and of their dead letters"
+        )
         desk.require_unmasked(by, source, sink)
         with (
             closing(Formats(desk.settings.registry, desk.settings.avro_files)) as formats,
             self._examining(f"{source} or {sink}"),
         ):
-            proposal = draft(Sides(desk.address), source, sink, formats)
+            proposal = draft(
+                Sides(desk.address),
+                source,
+                sink,
+                formats,
+                may_read=lambda letters: not desk.hidden(by, letters),
+            )
         question = proposal.question
         return DraftedContract(
             Lines.of(proposal.text) if proposal.found else None,

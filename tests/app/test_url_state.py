@@ -8,8 +8,11 @@ from hypothesis import given, strategies as st
 from topicproof.app.shell.url_state import (
     COMMITTED,
     LEVELS,
+    VALUES_MAX,
     CompareState,
     read_compare,
+    read_topics,
+    read_transactions,
     write_compare,
 )
 from topicproof.app.topic import snapshot
@@ -109,3 +112,19 @@ def test_what_was_tried_again_is_looked_for_at_the_same_distance() -> None:
     assert snapshot.same_place(RANGES, 0, 5, 3) == [9]
     assert snapshot.same_place(RANGES, 0, 6, 3) == []
     assert snapshot.same_place(RANGES, 0, 4, 3) == []
+
+
+def test_a_link_of_thousands_of_unknown_values_has_few_notices() -> None:
+    """Story: somebody sends a link of 60 kB. What nobody knows is named, but not all of it."""
+    words = [f"a{number}" for number in range(10_000)]
+    params = {"fate": ",".join(words), "outcome": ",".join(words)}
+    params["fields"] = ",".join(f"$[{word}" for word in words)
+    no_transactions = pd.DataFrame({"producer_id": [], "partition": [], "first_offset": []})
+    for notices in (
+        read_compare(params, BOUNDS, None)[1],
+        read_topics(params, BOUNDS)[1],
+        read_transactions(params, BOUNDS, no_transactions)[1],
+    ):
+        assert VALUES_MAX < len(notices) <= 2 * (VALUES_MAX + 1)
+        assert sum("only the first 20 values" in notice for notice in notices) >= 1
+    assert read_compare({"fate": "pending,pending"}, BOUNDS, None)[0].fates == (Fate.PENDING,)

@@ -84,6 +84,15 @@ def rows_of(path: Path) -> csv.DictReader[str]:
     return csv.DictReader(io.StringIO(path.read_bytes().decode(), newline=""))
 
 
+@pytest.mark.parametrize("blank", [" ", "'", "\u2003", "\u200b"])
+def test_a_cell_of_a_million_blanks_holds_up_no_download(blank: str) -> None:
+    """Story: somebody writes records of nothing but blanks, or hides a formula behind them. What
+    is before a formula does not save it, however long it is."""
+    assert is_formula(f"{blank * 10**6}=HYPERLINK()")
+    assert is_formula(f"{blank * 900}=HYPERLINK()")
+    assert not is_formula(f"{blank * 900}text")
+
+
 def test_no_row_of_findings_begins_a_formula(tmp_path: Path) -> None:
     """Story: a producer names its transaction like a formula. The findings in the evidence, as a
     file for spreadsheets, show it as a text; earlier versions wrote it as it was."""

@@ -65,6 +65,12 @@ def every(tokens: list[Token]) -> list[Token]:
     return [one for token in tokens for one in (token, *every(token.children or []))]
 
 
+def test_a_document_of_blank_lines_holds_up_no_terminal() -> None:
+    """Story: a contract of somebody else is 200,000 blank lines. Each is looked at once."""
+    blank = "\n" * 200_000
+    assert without_commands(f"{blank}::error::x") == f"{blank}\\x3a:error::x"
+
+
 @given(TEXTS)
 @example(LINK)
 @example(COMMANDS)

@@ -235,6 +235,17 @@ def test_the_words_are_those_of_the_envelope(history: History, rejected: Path) -
     assert "rejected HOLDS" in page and "Grace" not in page
 
 
+@pytest.mark.parametrize("evidence", [[], {}, [[]], 1, None])
+def test_an_entry_whose_evidence_is_no_text_is_called_unsigned(
+    evidence: object, history: History, rejected: Path
+) -> None:
+    """Story: an invented entry names a list as its evidence. It is called unsigned in one sentence,
+    as any other that somebody invents."""
+    entry = rehashed(entries_of(rejected)[0], evidence=evidence)
+    rewritten(rejected, [{**entry, "envelope": None}])
+    assert trusts(history, rejected) == [SignoffTrust.UNSIGNED]
+
+
 @pytest.mark.parametrize("how", ["stripped", "invented"])
 def test_what_nobody_signed_is_called_that(how: str, history: History, rejected: Path) -> None:
     """Story: the envelope is taken off, or an entry is invented. It is not signed: it says so, and

@@ -68,6 +68,7 @@ def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
         (PART, Decision.ACCEPT, {}, "covers 30% of the input"),
         (TWICE, Decision.ACCEPT, {"comment": "fine"}, "VIOLATED by duplicate"),
         (HELD, Decision.ACCEPT, {"kind": "duplicate"}, "belong to a waiver only"),
+        (HELD, Decision.REJECT, {"comment": "x" * 10_001}, "10,000 are the most"),
         (
             TWICE,
             Decision.WAIVE,

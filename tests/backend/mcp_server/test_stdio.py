@@ -109,7 +109,8 @@ def test_an_agent_drafts_a_contract_and_checks_by_a_kept_one(
     assert agent.ask("verdict", run=judged["run"]) == judged
     assert agent.ask("runs", limit=1)["items"][0]["run"] == judged["run"]
     entries = [(entry.action, entry.what) for entry in audit_entries(history)]
-    assert (Action.LOOK, f"{orders} and {invoices}, the newest records for a draft") in entries
+    look = f"{orders} and {invoices}, the newest records for a draft, and of their dead letters"
+    assert (Action.LOOK, look) in entries
     assert (Action.CHECK, f"{judged['run']}: {orders} and {invoices}") in entries
     for path in ("/etc/passwd", "contracts/squares.yaml", "../x", name + "@2/../../x"):
         assert "There is no contract" in agent.refused("run_check", contract=path)
