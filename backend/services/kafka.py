@@ -14,6 +14,7 @@ import subprocess
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,13 +44,15 @@ CLUSTER_ID = "cluster.id"
 """The file with the id that the data was formatted with."""
 LEADERS_TIMEOUT_S, ASKED_S = 30.0, 5.0
 
+# Appended: a broker that fails opens the file once more while it stops, and its reason would be
+# gone. Each start begins a new file.
 LOG4J = """
 status = error
 appenders = file
 appender.file.type = File
 appender.file.name = file
 appender.file.fileName = {log}
-appender.file.append = false
+appender.file.append = true
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = [%d] %p %m (%c)%n
 rootLogger.level = info
@@ -96,6 +99,8 @@ class EmbeddedKafka:
     """The proxy between several brokers."""
     fronts: dict[int, int] = field(default_factory=dict)
     """The proxy's port, by the peer port that it forwards to."""
+    held_ports: ExitStack = field(default_factory=ExitStack, repr=False)
+    """Keeps the brokers' ports until `stop`."""
 
     @property
     def bootstrap(self) -> str:
@@ -112,7 +117,8 @@ class EmbeddedKafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
         cluster_id = self._cluster_id()
-        ports = free_ports(3 * self.brokers)
+        # A broker that is killed must find its port again.
+        ports = free_ports(3 * self.brokers, self.held_ports)
         self.nodes = [
             EmbeddedBroker(
                 n + 1,
@@ -132,11 +138,11 @@ class EmbeddedKafka:
             for port in (node.controller_port, node.peers_port)
         }
         again = any(node.data.exists() for node in self.nodes)
-        for node in self.nodes:
-            self._format(command, node, cluster_id)
-        for node in self.nodes:
-            self.start_node(node)
         try:
+            for node in self.nodes:
+                self._format(command, node, cluster_id)
+            for node in self.nodes:
+                self.start_node(node)
             for node in self.nodes:
                 self.wait_ready(node)
         except SetupError:
@@ -229,6 +235,7 @@ class EmbeddedKafka:
         if self.links is not None:
             self.links.stop()
             self.links = None
+        self.held_ports.close()
 
     def pids(self) -> list[int]:
         return [node.process.pid for node in self.nodes if node.process is not None]
@@ -331,6 +338,8 @@ class EmbeddedKafka:
             "share.coordinator.state.topic.min.isr": in_sync,
             # By default Kafka looks for expired transactions every 10 s only.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+            # Of several brokers the last to start may wait for long on a busy machine.
+            "initial.broker.registration.timeout.ms": f"{BROKER_START_TIMEOUT_S * 1000:.0f}",
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.ms": "-1",
             # As large as the kernel allows: with Kafka's 100 kB, a request of 1 MB wakes the broker

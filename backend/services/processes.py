@@ -12,8 +12,9 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from itertools import chain, takewhile
 from pathlib import Path
@@ -27,7 +28,9 @@ from topicproof.backend.log_file import end_of
 from topicproof.backend.settings import JAVA_VERSION_MIN, STOP_TIMEOUT_S
 from topicproof.backend.waiting import ask_until
 
-LOG_LINES_SHOWN = 40
+LOG_LINES_SHOWN, LOG_ERRORS_SHOWN = 40, 10
+ERROR_LINE = re.compile(r"\b(ERROR|FATAL)\b|^(Caused by: )?[\w.$]+(Exception|Error)\b")
+"""A line that log4j, or Java for an exception, writes about what went wrong."""
 LOOPBACK_TIMEOUT_S = 0.5
 LOOPBACK = "127.0.0.1"
 LISTENS = "0A"
@@ -78,12 +81,18 @@ def await_start(
 
 def end_of_log(*logs: Path) -> str:
     """Return the last lines of the first log that has any, without the frames of Java stack
-    traces."""
+    traces. Errors before them come first: a server that cannot start still says much about how it
+    stops."""
     for path in logs:
         lines = [line for line in end_of(path) if not line.startswith(("\tat ", "\t..."))]
         if lines:
             last_lines = visible_lines("\n".join(lines[-LOG_LINES_SHOWN:]))
-            return f"The end of its log ({path}):\n{last_lines}"
+            errors = [line for line in lines[:-LOG_LINES_SHOWN] if ERROR_LINE.search(line)]
+            end = f"The end of its log ({path}):\n{last_lines}"
+            if errors:
+                last_errors = visible_lines("\n".join(errors[-LOG_ERRORS_SHOWN:]))
+                return f"Its last errors:\n{last_errors}\n{end}"
+            return end
     return "It wrote no log."
 
 
@@ -147,16 +156,27 @@ def require_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-def free_ports(count: int) -> list[int]:
-    """Return different loopback ports that nothing listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind((LOOPBACK, 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
+def free_ports(count: int, held: ExitStack | None = None) -> list[int]:
+    """Return different loopback ports that nothing listens on.
+
+    With `held`, the system gives them to no connection and to no other program until that stack is
+    closed (Linux). A server that sets SO_REUSEADDR, as Java's do, can listen at one meanwhile, and
+    again after it was killed.
+    """
+    with ExitStack() as sockets:
+        ports = [_bound_port(sockets) for _ in range(count)]
+        # Elsewhere not even SO_REUSEADDR lets two sockets have one port.
+        if held is not None and sys.platform == "linux":
+            held.callback(sockets.pop_all().close)
+    return ports
+
+
+def _bound_port(sockets: ExitStack) -> int:
+    bound = sockets.enter_context(socket.socket())
+    # A socket that does not listen keeps no listener away if both set this.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((LOOPBACK, 0))
+    return int(bound.getsockname()[1])
 
 
 def listens(port: int) -> bool:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,6 +101,8 @@ class EmbeddedSpark:
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     forks: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     """The process from which the server's Python processes are forked."""
+    held_ports: ExitStack = field(default_factory=ExitStack, repr=False)
+    """Keeps the server's port until `stop`."""
 
     @property
     def python(self) -> Path:
@@ -138,7 +141,7 @@ class EmbeddedSpark:
         java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
-        self.port = free_ports(1)[0]
+        (self.port,) = free_ports(1, self.held_ports)
         spark_home = _home()
         command = [str(spark_home / "bin" / "spark-submit")]
         for name, value in self._conf().items():
@@ -186,6 +189,7 @@ class EmbeddedSpark:
             self.secrets.unlink(missing_ok=True)
 
     def stop(self) -> None:
+        self.held_ports.close()
         if self.process is None:
             return
         if self.process.poll() is None:

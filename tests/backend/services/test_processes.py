@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,13 @@ import pytest
 from topicproof.backend.errors import SetupError
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.processes import (
+    LOOPBACK,
     OPEN_FILES_MIN,
     answers_itself,
+    end_of_log,
+    free_ports,
     listener_uids,
+    listens,
     require_open_files,
 )
 from topicproof.backend.services.spark import EmbeddedSpark
@@ -35,6 +40,43 @@ def test_few_open_files_are_more_afterwards_or_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr("resource.getrlimit", lambda _which: (40, 40))
     with pytest.raises(SetupError, match="may open only 40 files here"):
         require_open_files()
+
+
+def test_a_held_port_is_given_to_nobody_but_its_server() -> None:
+    """Story: a broker takes seconds to start, and a killed one is started again. Meanwhile a busy
+    machine opens thousands of connections; none has a broker's port."""
+    with ExitStack() as held:
+        (port,) = free_ports(1, held)
+        for _ in range(2):
+            # As Java's: its option lets it listen beside the socket that holds the port.
+            with socket.create_server((LOOPBACK, port)) as server:
+                assert listens(port) and server.getsockname()[1] == port
+            assert not listens(port)
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind((LOOPBACK, port))
+    with socket.socket() as stranger:
+        stranger.bind((LOOPBACK, port))
+
+
+def test_errors_before_the_end_of_a_log_are_told(tmp_path: Path) -> None:
+    """Story: a broker fails, and then says in sixty lines how it stops. What people read begins
+    with the reason."""
+    log = tmp_path / "server.log"
+    stopping = "".join(f"[2026] INFO part {number} stops (kafka)\n" for number in range(60))
+    log.write_text(
+        "[2026] INFO starts (kafka)\n[2026] ERROR Fatal error during startup (kafka)\n"
+        "java.net.BindException: Address already in use\n\tat java.base/Net.bind(Net.java)\n"
+        + stopping
+    )
+    errors, _, end = end_of_log(log).partition("The end of its log")
+    assert errors.splitlines() == [
+        "Its last errors:",
+        "[2026] ERROR Fatal error during startup (kafka)",
+        "java.net.BindException: Address already in use",
+    ]
+    assert "part 59 stops" in end and "part 19 stops" not in end
+    log.write_text(stopping)
+    assert end_of_log(log).startswith("The end of its log")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from topicproof.backend.services import kafka as broker
 from topicproof.backend.services.dashboard import require_port
 from topicproof.backend.services.jars import BROKER, _put, jar_files, require_known
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.services.processes import java
+from topicproof.backend.services.processes import free_ports, java
 from topicproof.backend.settings import read_settings
 
 pytestmark = pytest.mark.services
@@ -112,6 +112,19 @@ def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path)
     with pytest.raises(SetupError, match=r"(?s)broker 1 ended while starting.*no\.such\.Reporter"):
         kafka.start()
     assert all(node.process is None or node.process.poll() is not None for node in kafka.nodes)
+
+
+def test_a_broker_whose_port_is_taken_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Story: another program listens at a broker's port. The error begins with that, not with the
+    many lines in which the broker says how it stops."""
+    kafka = EmbeddedKafka(tmp_path, jar_files(read_settings(home=tmp_path), BROKER))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [other.getsockname()[1], *free_ports(2)]
+        monkeypatch.setattr(broker, "free_ports", lambda _count, _held: ports)
+        with pytest.raises(SetupError, match=r"(?s)Address already in use.*The end of its log"):
+            kafka.start()
 
 
 def test_a_taken_port_names_another() -> None:
