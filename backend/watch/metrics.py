@@ -216,11 +216,9 @@ def _counter(name: str, meaning: str, value: float) -> Metric:
     return CounterMetricFamily(f"{_PREFIX}{name}", meaning, value=float(value))
 
 
-def metrics_server(
-    port: int, figures: WatchFigures, is_caught_up: Callable[[], bool]
-) -> LoopbackServer:
-    """Return a server of the metrics, of `/healthz`, and of `/readyz`, which is 200 while the watch
-    is caught up. Raises OSError for a port that is taken."""
+def metrics_server(port: int, figures: WatchFigures, unready: Callable[[], str]) -> LoopbackServer:
+    """Return a server of the metrics, of `/healthz`, and of `/readyz`, which is 200 while `unready`
+    gives no reason why the watch is not caught up. Raises OSError for a port that is taken."""
     registry = CollectorRegistry()
     registry.register(WatchCollector(figures))
 
@@ -229,8 +227,8 @@ def metrics_server(
             status, kind, body = HTTPStatus.OK, PLAIN, b"ok\n"
             if self.path == METRICS:
                 kind, body = CONTENT_TYPE_LATEST, generate_latest(registry)
-            elif self.path == READINESS and not is_caught_up():
-                status, body = HTTPStatus.SERVICE_UNAVAILABLE, b"behind\n"
+            elif self.path == READINESS and (why := unready()):
+                status, body = HTTPStatus.SERVICE_UNAVAILABLE, f"{why}\n".encode()
             elif self.path not in (HEALTH, READINESS):
                 status, body = HTTPStatus.NOT_FOUND, b"not found\n"
             self.send_response(status)

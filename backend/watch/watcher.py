@@ -58,6 +58,9 @@ EVERY_S = 10.0
 BEHIND_LOOKS = 3
 """A watch is behind when its last look is older than so many."""
 
+LISTED_TOPIC_PATIENCE_S = 0.1
+"""How long a broker may not know a topic that another one has just listed. If the topic was deleted
+since, the other contracts wait for that."""
 UNREAD_LOOKS = 3
 """A contract whose topics could not be read at so many looks, one after the other, is an alarm."""
 TROUBLE_EVERY_S = 600.0
@@ -163,16 +166,27 @@ class Watcher:
         )
 
     @property
-    def is_caught_up(self) -> bool:
-        """Whether it is looking, and all of its contracts' topics is judged. Nobody knows that
-        while their list cannot be read, or one of them is refused."""
+    def unready(self) -> str:
+        """Why it is not caught up, in words without names. Empty while it is looking, and all of
+        its contracts' topics is judged. Nobody knows that while their list cannot be read, or one
+        of them is refused."""
         judged = self.figures.contracts
-        return (
-            self.is_looking
-            and "list" not in self._troubles
-            and not self.refused
-            and all(each.name in judged and judged[each.name].is_caught_up for each in self.watched)
-        )
+        late = [
+            each.name
+            for each in self.watched
+            if each.name not in judged or not judged[each.name].is_caught_up
+        ]
+        if not self.is_looking:
+            return "the cluster was not looked at lately"
+        if "list" in self._troubles:
+            return "the list of contracts cannot be read"
+        if self.refused:
+            return f"{counted(len(self.refused), 'contract')} refused"
+        return f"{counted(len(late), 'contract')} behind" if late else ""
+
+    @property
+    def is_caught_up(self) -> bool:
+        return not self.unready
 
     def watch(self, stop: threading.Event, is_over: Callable[[], bool] = lambda: False) -> None:
         """Look until somebody sets the event, or it is over after a look. Raises SetupError if the
@@ -326,7 +340,9 @@ class Watcher:
         left = None if rate is None else max(1, int(rate * self.options.every_s))
         with ExitStack() as stack:
             try:
-                kafka = stack.enter_context(connect(own_client(self.address)))
+                kafka = stack.enter_context(
+                    connect(own_client(self.address), LISTED_TOPIC_PATIENCE_S)
+                )
             except ClusterError as error:
                 for contract in open_contracts:
                     self._fail(contract, error)
@@ -683,7 +699,7 @@ def served_metrics(watcher: Watcher, port: int | None) -> Iterator[None]:
         yield
         return
     try:
-        server = metrics_server(port, watcher.figures, lambda: watcher.is_caught_up)
+        server = metrics_server(port, watcher.figures, lambda: watcher.unready)
     except OSError as error:
         raise UsageError(f"Port {port} cannot be used for metrics: {error.strerror}.") from error
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)

@@ -119,11 +119,13 @@ def scan(
 
 
 @contextmanager
-def connect(address: Address) -> Iterator[Connection]:
-    """Open one client of the cluster for several questions. Raises ClusterError, also for errors
-    inside the block."""
+def connect(
+    address: Address, new_topic_patience_s: float = NEW_TOPIC_PATIENCE_S
+) -> Iterator[Connection]:
+    """Open one client of the cluster for several questions. `new_topic_patience_s`: how long a
+    broker may not know a topic yet. Raises ClusterError, also for errors inside the block."""
     with open_client(address) as (admin, net):
-        yield Connection(address, admin, net)
+        yield Connection(address, admin, net, new_topic_patience_s)
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class Connection:
     admin: Any
     """kafka-python's admin client."""
     net: Any
+    new_topic_patience_s: float = NEW_TOPIC_PATIENCE_S
 
     @property
     def api_versions(self) -> dict[int, tuple[int, int]]:
@@ -258,7 +261,7 @@ class Connection:
         def is_known(answer: Any) -> bool:
             return for_code(answer.topics[0].error_code) is not UnknownTopicOrPartitionError
 
-        answer = ask_until(ask, is_known, NEW_TOPIC_PATIENCE_S, RETRY_PAUSE_S)
+        answer = ask_until(ask, is_known, self.new_topic_patience_s, RETRY_PAUSE_S)
         error = for_code(answer.topics[0].error_code)
         if error is TopicAuthorizationFailedError:
             raise self.address.not_allowed(f"Describe on topic {topic}")

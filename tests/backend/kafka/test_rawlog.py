@@ -213,6 +213,27 @@ def test_a_missing_topic_is_named_and_not_made(bootstrap: str) -> None:
         fetch_bounds(Address(bootstrap), "no such name")
 
 
+def test_a_topic_that_was_listed_and_is_gone_keeps_nobody_waiting(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a watch has just listed all topics, then one is deleted. It is asked for once: the
+    other contracts wait for the answer."""
+    questions: list[object] = []
+    ask = Connection._metadata
+
+    def counted(kafka: Connection, topics: object) -> object:
+        questions.append(topics)
+        return ask(kafka, topics)
+
+    monkeypatch.setattr(Connection, "_metadata", counted)
+    with (
+        pytest.raises(TopicError, match="There is no topic squars"),
+        connect(Address(bootstrap), new_topic_patience_s=0) as kafka,
+    ):
+        kafka.bounds("squars")
+    assert len(questions) == 1
+
+
 def test_an_unreachable_broker_is_named_with_its_reason() -> None:
     """Nothing listens at the address, or it is no address. The sentence says which, at once."""
     with pytest.raises(ClusterError, match=r"127.0.0.1:1: Connection refused.*Check the address"):

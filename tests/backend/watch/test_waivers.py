@@ -384,12 +384,12 @@ def test_a_watch_is_not_ready_while_a_contract_is_not_judged(watch: Watch) -> No
     )
     contracts = ContractsToWatch((*CONTRACTS, *other))
     watcher._take_contracts()
-    assert not watcher.is_caught_up
+    assert watcher.unready == "1 contract behind"
     contracts = ContractsToWatch((), (refused,))
     for _ in range(2):
         watcher._take_contracts()
         sentences = watch.look()
-    assert sentences == [] and not watcher.is_caught_up
+    assert sentences == [] and watcher.unready == "1 contract refused"
     assert watch.troubles[1:] == ["Contract orders is refused, and not judged: It is torn."]
     assert sorted(alarm.condition.finding for alarm in watcher.state.alarms.alarms.values()) == [
         "duplicate",

@@ -147,7 +147,9 @@ def test_prometheus_fires_and_resolves(quiet: str, file: StateFile, tmp_path: Pa
     with served_metrics(watcher, port), listener() as hook:
         own = f"http://127.0.0.1:{port}"
         assert httpx.get(f"{own}/healthz").status_code == 200
-        assert httpx.get(f"{own}/readyz").status_code == 503, "it has not looked yet"
+        unready = httpx.get(f"{own}/readyz")
+        assert unready.status_code == 503, "it has not looked yet"
+        assert unready.text == "the cluster was not looked at lately\n"
         hang(quiet, topic)
         watcher.look()
         assert httpx.get(f"{own}/readyz").status_code == 200
