@@ -221,7 +221,7 @@ def test_a_topic_that_was_listed_and_is_gone_keeps_nobody_waiting(
     questions: list[object] = []
     ask = Connection._metadata
 
-    def counted(kafka: Connection, topics: object) -> object:
+    def counted(kafka: Connection, topics: Any) -> object:
         questions.append(topics)
         return ask(kafka, topics)
 
