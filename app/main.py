@@ -53,11 +53,11 @@ entry = next(entry for entry in pages if pages[entry] is page)
 # Tabs and bookmarks tell pages, topics and runs apart.
 shown = st.query_params.get("topic") or st.query_params.get("run")
 st.set_page_config(page_title=" · ".join(filter(None, (shown, entry.title, "Topicproof"))))
-st.html(f"<style>{navigation_style(entry, dark=st.context.theme.type == 'dark')}</style>")
-if st.context.theme.type == "dark":
-    # Streamlit writes white text on the primary colour. In the dark theme that colour must be light
-    # enough to be readable as text itself.
-    st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
+# Streamlit writes white text on the primary colour. In the dark theme that colour must be light
+# enough to be readable as text itself. The browser chooses by the theme that it shows: nothing runs
+# here when somebody changes it, or evening comes.
+BUTTON_STYLE = "[data-testid^=stBaseButton-primary] {color: light-dark(#fff, #0b141d)}"
+st.html(f"<style>{navigation_style(entry)} {BUTTON_STYLE}</style>")
 freeze()
 with drawing():
     jump.button()

@@ -140,7 +140,7 @@ def place_of(page: Entry) -> Place:
     return next(place for place in PLACES if page in place.pages)
 
 
-def navigation_style(page: Entry, dark: bool) -> str:
+def navigation_style(page: Entry) -> str:
     """Returns the style of the navigation: marks the place of the page, which Streamlit does for
     its front only; does not mark links to the page that is open, which may all lead to other
     things on it; and frames what has the focus."""
@@ -151,7 +151,7 @@ def navigation_style(page: Entry, dark: bool) -> str:
     plain = f"{inner}:not(:hover) {{background: none}} {inner} * {{font-weight: 400}}"
     links = ("stTopNavLink", "stPageLink-NavLink")
     framed = ", ".join(f"[data-testid={link}]:focus-visible" for link in links)
-    focus = f"outline: 2px solid {FOCUS_DARK if dark else FOCUS} !important; outline-offset: 2px"
+    focus = f"outline: 2px solid light-dark({FOCUS}, {FOCUS_DARK}) !important; outline-offset: 2px"
     return f"{'' if page is front else marked} {plain} {framed} {{{focus}}}"
 
 

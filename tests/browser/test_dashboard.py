@@ -8,17 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
-from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from tests.backend.kafka.hanging import end_what_hangs, hang
 from tests.backend.kafka.test_lag import commit
 from tests.browser.conftest import HEIGHT, at_tab, settled
 from tests.conftest import wait_until
-from tests.runs import Finished
 
 RUN_MS = 300_000
-WIDTHS = (820, 1280, 1920)
 HOME_POLL_S = 5
 
 
@@ -256,40 +254,3 @@ def test_what_is_wrong_is_seen_without_a_click(
     window.get_by_role("link", name="Show the transaction").first.click()
     window.wait_for_url(f"**/transactions?topic={hung}&producer={producer_id}&outcome=open*")
     expect(window.get_by_text(f"producer {producer_id} last wrote", exact=False)).to_be_visible()
-
-
-def test_every_page_at_three_widths(
-    address: str, browser: Browser, written: str, finished: Finished, artifacts: Path
-) -> None:
-    """Story: somebody looks at the screenshots: a tablet, a laptop, a projector. No page shows an
-    exception, and none is wider than its window."""
-    run = finished.run.id
-    pages = {
-        "home": "",
-        "run": f"run?run={run}",
-        "demos": f"demos?story=clean&runs={run}",
-        "compare": f"compare?topic={written}",
-        "transactions": f"transactions?topic={written}",
-        "topics": f"topics?topic={written}",
-        "check": f"check?source={finished.source}&sink={finished.sink}",
-        "verdict": f"verdict?run={run}",
-        "watch": "watch",
-        "matrix": "matrix",
-        "history": "history",
-    }
-    window = browser.new_page(color_scheme="light")
-    for name, link in pages.items():
-        window.set_viewport_size({"width": WIDTHS[0], "height": 1000})
-        window.goto(f"{address}/{link}")
-        expect(window.get_by_role("heading", level=1)).to_be_visible()
-        if name in ("compare", "transactions"):
-            expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
-        for width in WIDTHS:
-            window.set_viewport_size({"width": width, "height": 1000})
-            settled(window)
-            window.screenshot(path=artifacts / f"{name}-light-{width}.png")
-            wide = window.get_by_test_id("stMain").evaluate(
-                "main => main.scrollWidth - main.clientWidth"
-            )
-            assert wide <= 0, (name, width)
-    window.close()
