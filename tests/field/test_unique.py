@@ -48,7 +48,8 @@ def test_a_topic_that_repeats_itself_is_found_without_a_source(
     says: str,
 ) -> None:
     """Story: rows of a table become records with an id. Each id is there once; three records repeat
-    one; nothing is there; one record has no id. The evidence gives the same verdict."""
+    one; nothing is there; one record has no id. Where there is a verdict, the evidence gives the
+    same one."""
     topic = new_topic(2)
     values = [
         '{"no": 1}' if one is None else f'{{"id": {one}, "at": {n}}}' for n, one in enumerate(ids)
@@ -61,5 +62,6 @@ def test_a_topic_that_repeats_itself_is_found_without_a_source(
     if code == 1:
         # Offset 10 of partition 0 is the 21st record. Its id is first at offset 1 of partition 1.
         assert topic in check[1] and '"3" is committed 3 times' in check[1], check[1]
-    again = run("verify", evidence)
-    assert again[0] == code and says in again[1], again[1]
+    if code != 3:
+        again = run("verify", evidence)
+        assert again[0] == code and says in again[1], again[1]

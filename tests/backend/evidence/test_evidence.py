@@ -618,9 +618,9 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     ),
 }
 """One forgery a row, and how `verify` names it."""
-VERIFIED_WHOLE = ("verdict", "rows", "question")
-"""Forgeries of the report, of a file beside it, and of the question. No other forgery touches a
-file that the judge reads, so it is asked once for all of them."""
+VERIFIED_WHOLE = ("verdict", "question")
+"""Forgeries of the report and of the question. No other forgery touches a file that the judge
+reads, so it is asked once for all of them."""
 DERIVED = (
     *("report.json", "report.html", "junit.xml", "findings.csv", "findings.parquet"),
     *("contract.yaml", "plan.json"),

@@ -69,7 +69,7 @@ def test_a_run_that_is_struck_keeps_its_guarantee(
     """Story: somebody freezes the network of a live run, kills a worker while it is frozen, and
     lets the run finish when that worker's successor has committed. The verdict holds for the whole
     input, a plain client agrees, and the report names both strikes."""
-    plan: dict[str, Any] = {"guarantee": guarantee, "partitions": PARTITIONS, "rate": 2_000}
+    plan: dict[str, Any] = {"guarantee": guarantee, "partitions": PARTITIONS, "rate": 500}
     plan |= {"by_hand": True, "until_stopped": True, "per_transaction": 50}
     history = History(settings)
     run = create(settings, cluster, history, make_plan(plan))

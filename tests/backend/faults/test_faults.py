@@ -26,7 +26,7 @@ from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import REASON_HEADER
 
-RECORDS, PARTITIONS, PER_TRANSACTION = 2_000, 2, 250
+RECORDS, PARTITIONS, PER_TRANSACTION = 400, 2, 50
 
 
 def struck(settings: Settings, cluster: Services, *faults: str) -> tuple[Finished, list[Entry]]:
@@ -112,7 +112,7 @@ def test_a_run_whose_offsets_were_moved_refuses_or_says_what_came_of_it(
         assert done.report.verdict is Outcome.VIOLATED and done.run.error is None
     else:
         says = (
-            "left it at 500: somebody moved it back, and continuing would repeat offsets 250 to 499"
+            "left it at 100: somebody moved it back, and continuing would repeat offsets 50 to 99"
         )
         assert says in str(done.run.error) and set(got.values()) == {1}
         # What it refused to go on with is not lost: it waits.

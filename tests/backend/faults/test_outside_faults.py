@@ -23,7 +23,7 @@ from topicproof.backend.sink.entries import FaultPhase, FaultReport, TaskStarted
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 
-RECORDS, PARTITIONS, PER_TRANSACTION = 1_200, 2, 200
+RECORDS, PARTITIONS, PER_TRANSACTION = 300, 2, 50
 
 
 def run(

@@ -50,7 +50,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_a_check_is_proven_anywhere(
     at_home: Settings,
-    finished: Finished,
+    smaller: Finished,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -58,7 +58,7 @@ def test_a_check_is_proven_anywhere(
     """Story: CI checks two topics and keeps the folder. Later, with no Kafka to be reached, the
     same verdict comes out of it; a file that was touched since is named."""
     proof = tmp_path / "proof"
-    topics = ["--source", finished.source, "--sink", finished.sink]
+    topics = ["--source", smaller.source, "--sink", smaller.sink]
     assert call("check", *topics, "--out", str(proof), "--payloads", "masked", "--json") == 0
     said = _json(capsys)
     assert json.loads((proof / "report.json").read_text()) == said
@@ -111,9 +111,6 @@ def test_a_self_test_that_cannot_run_is_no_pass(
     told = " ".join(capsys.readouterr().err.split())
     assert "self-test: not run: it needs four committed outputs of one source partition" in told
     assert "did not take the verdict" in told
-    assert (
-        call("check", "--source", source, "--sink", sink, "--identity", "key", "--self-test") == 3
-    )
     writer.write("A1 A+")
     assert (
         call("check", "--source", source, "--sink", sink, "--identity", "key", "--self-test") == 1
@@ -174,7 +171,7 @@ def test_evidence_of_another_topic_is_found_with_the_cluster(
 
 def test_a_check_without_payloads_that_fails_leaves_no_readings(
     at_home: Settings,
-    finished: Finished,
+    smaller: Finished,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -187,7 +184,7 @@ def test_a_check_without_payloads_that_fails_leaves_no_readings(
         raise EvidenceError("The evidence cannot be replaced: no space left on device.")
 
     monkeypatch.setattr(check_module, "without_payloads", full)
-    topics = ["--source", finished.source, "--sink", finished.sink, "--identity", "key"]
+    topics = ["--source", smaller.source, "--sink", smaller.sink, "--identity", "key"]
     assert call("check", *topics, "--payloads", "none") == 4
     assert "no space left" in capsys.readouterr().err
     assert kept and not any(path.exists() for path in kept)

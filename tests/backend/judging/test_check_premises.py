@@ -113,8 +113,6 @@ def premises(report: Report) -> set[str]:
     ("source_from", "sink_from", "accepted", "verdict", "broken"),
     [
         (0, 0, False, Outcome.HOLDS, set()),
-        (5, 0, False, Outcome.UNKNOWN, {"source_removed"}),
-        (0, 5, False, Outcome.UNKNOWN, {"sink_removed"}),
         (5, 5, False, Outcome.UNKNOWN, {"source_removed", "sink_removed"}),
         (5, 5, True, Outcome.HOLDS, set()),
         # What is gone from the sink alone was there first, so it is not judged.

@@ -19,8 +19,8 @@ from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 
-RECORDS, PARTITIONS, PER_TRANSACTION = 3_000, 2, 500
-CHUNK = 250
+RECORDS, PARTITIONS, PER_TRANSACTION = 600, 2, 100
+CHUNK = 50
 """Records of a transaction in a run with crashes. The last one of a partition has fewer."""
 
 

@@ -23,12 +23,12 @@ from topicproof.backend.sink.entries import TaskStarted
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 
-RECORDS, PARTITIONS = 3_000, 2
+RECORDS, PARTITIONS = 600, 2
 PLAN: dict[str, Any] = {
     "trigger": "real_time",
     "records": RECORDS,
     "partitions": PARTITIONS,
-    "per_transaction": 300,
+    "per_transaction": 60,
 }
 
 

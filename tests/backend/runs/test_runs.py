@@ -55,19 +55,25 @@ from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
 
+@pytest.fixture(scope="module")
+def original(settings: Settings, cluster: Services) -> Finished:
+    """A run of few records, whose sink is copied with mistakes: each record is looked at there."""
+    return run_to_end(settings, cluster, **{**SMALL, "records": 300, "per_transaction": 20})
+
+
 def judge_copy(
     cluster: Services,
-    finished: Finished,
+    original: Finished,
     folder: Path,
     messages: list[Message],
     identity: Identity = Identity.LINEAGE,
 ) -> Report:
     """Write these messages to a topic of their own and judge it against the run's source."""
     kafka = Cluster(Address(cluster.bootstrap))
-    sink = f"{finished.sink}-{folder.name.replace('_', '-')}"[:200]
+    sink = f"{original.sink}-{folder.name.replace('_', '-')}"[:200]
     kafka.create_topic(sink, 3)
     write_committed(cluster.bootstrap, sink, messages)
-    question = Question(source=kafka.bounds(finished.source), sink=sink, identity=identity)
+    question = Question(source=kafka.bounds(original.source), sink=sink, identity=identity)
     with spark_session(cluster.spark_remote) as spark:
         return judge_topics(spark, Sides(Address(cluster.bootstrap)), question, folder)
 
@@ -125,19 +131,19 @@ def test_the_report_is_kept_with_its_evidence(finished: Finished, settings: Sett
 
 
 def test_each_mistake_is_named_where_it_is_and_nothing_else(
-    finished: Finished, cluster: Services, tmp_path: Path
+    original: Finished, cluster: Services, tmp_path: Path
 ) -> None:
     """Story: of the committed records one is missing in partition 0, one is produced again at the
     end of partition 1, and two neighbours change places in partition 2. The gap names the input
     that has no output. The duplicate is named at its offset, and explains the order that it breaks.
     The other inversion is at the offset of the record that comes too late."""
     lines: list[list[Message]] = [[], [], []]
-    for message in read_all(cluster.bootstrap, finished.sink):
+    for message in read_all(cluster.bootstrap, original.sink):
         lines[message.partition].append(message)
     missing = lines[0].pop(7)
     lines[1].append(lines[1][5])
     lines[2][1:3] = lines[2][2], lines[2][1]
-    report = judge_copy(cluster, finished, tmp_path, [each for line in lines for each in line])
+    report = judge_copy(cluster, original, tmp_path, [each for line in lines for each in line])
     assert report.verdict is Outcome.VIOLATED and report.exit_code == 1
     assert primary(report) == {"duplicate": 1, "gap": 1, "order": 1}
     findings = {finding.kind: finding for finding in report.findings}
@@ -157,15 +163,15 @@ def test_each_mistake_is_named_where_it_is_and_nothing_else(
 
 
 def test_the_key_is_identity_enough_where_nobody_wrote_lineage(
-    finished: Finished, cluster: Services, tmp_path: Path
+    original: Finished, cluster: Services, tmp_path: Path
 ) -> None:
     """Story: another program wrote the sink, without our headers. By key the verdict is the same:
     healthy holds, and a repeated and a missing record are found."""
-    plain = [replace(m, headers=()) for m in read_all(cluster.bootstrap, finished.sink)]
-    healthy = judge_copy(cluster, finished, tmp_path / "healthy", plain, Identity.KEY)
+    plain = [replace(m, headers=()) for m in read_all(cluster.bootstrap, original.sink)]
+    healthy = judge_copy(cluster, original, tmp_path / "healthy", plain, Identity.KEY)
     assert (healthy.verdict, primary(healthy)) == (Outcome.HOLDS, {}), healthy.to_json()
     broken = judge_copy(
-        cluster, finished, tmp_path / "broken", [*plain[1:], plain[9]], Identity.KEY
+        cluster, original, tmp_path / "broken", [*plain[1:], plain[9]], Identity.KEY
     )
     assert broken.verdict is Outcome.VIOLATED and primary(broken) == {"duplicate": 1, "gap": 1}
 

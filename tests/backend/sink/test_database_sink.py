@@ -257,9 +257,9 @@ def test_the_file_of_another_program_gets_no_table(tmp_path: Path) -> None:
 
 RUN = {
     "scenario": "table",
-    "records": 1_500,
+    "records": 600,
     "partitions": 2,
-    "per_transaction": 100,
+    "per_transaction": 40,
     "abort_probability": 0.2,
 }
 
@@ -293,8 +293,8 @@ def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(
     report = resume(settings, cluster, history, run.id)
     assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
     url, table = run.facts.database, run.facts.sink
-    assert url is not None and numbers_in(url, table) == squares_to(1_500)
-    assert (report.not_processed, report.fates["committed"]) == (0, 1_500)
+    assert url is not None and numbers_in(url, table) == squares_to(600)
+    assert (report.not_processed, report.fates["committed"]) == (0, 600)
     journal = read_journal(Address(cluster.bootstrap), run.facts.journal)
     assert {entry.fault for entry in journal if isinstance(entry, FaultFired)} == set(faults)
     (evidence,) = evidence_in(settings.runs / run.id)
@@ -317,7 +317,7 @@ def test_a_run_of_upserts_into_postgresql(
         settings, cluster, **{**RUN, "guarantee": "at_least_once", "sink": sink, "faults": faults}
     )
     assert finished.report.verdict is Outcome.HOLDS, finished.report.why
-    assert numbers_in(url, "squares") == squares_to(1_500)
+    assert numbers_in(url, "squares") == squares_to(600)
     history = History(settings)
     before = Cluster(Address(cluster.bootstrap)).topics(), len(history.list())
     with pytest.raises(SinkError, match="has a table squares already"):
