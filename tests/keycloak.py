@@ -19,10 +19,11 @@ from typing import Any
 
 import httpx
 
+from tests.ports import free_ports
 from tests.registry import unpack
 from topicproof.backend.errors import SetupError, TopicproofError
 from topicproof.backend.services.jars import fetch
-from topicproof.backend.services.processes import await_start, end_process, free_ports, java
+from topicproof.backend.services.processes import await_start, end_process, java
 from topicproof.backend.settings import Settings, read_settings
 
 VERSION = "26.5.6"

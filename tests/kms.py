@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.s3 import START_TIMEOUT_S, moto
-from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
+from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import Settings
 
 # moto hashes what it signs. AWS does not where a client sends a digest (`MessageType`), as

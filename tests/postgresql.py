@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 from tests.conftest import wait_until
-from topicproof.backend.services.processes import free_ports
+from tests.ports import free_ports
 
 START_TIMEOUT_S = 30
 

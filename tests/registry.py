@@ -15,8 +15,9 @@ from uuid import NAMESPACE_URL, uuid5
 
 import httpx
 
+from tests.ports import free_ports
 from topicproof.backend.services.jars import registry_archive
-from topicproof.backend.services.processes import await_start, end_process, free_ports, java
+from topicproof.backend.services.processes import await_start, end_process, java
 from topicproof.backend.settings import Settings
 
 START_TIMEOUT_S = 120

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from pyarrow import fs
 
+from tests.ports import free_ports
 from topicproof.backend.errors import SetupError, TopicproofError
 from topicproof.backend.services.jars import fetch
-from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
+from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import ROOT, Settings, read_settings
 
 LOCK, HASHES = ROOT / "requirements-s3.lock", ROOT / "tests" / "s3.sha256"

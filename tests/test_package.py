@@ -16,9 +16,9 @@ import pytest
 
 from tests.backend.evidence.test_attestation import made
 from tests.backend.kafka.topics import Writer
+from tests.ports import free_ports
 from tests.wheel import CORE, fresh_python, requirements_of
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import ROOT
 
 

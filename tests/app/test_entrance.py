@@ -24,6 +24,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.backend.trust.people import ISSUER
+from tests.ports import free_ports
 from topicproof.app.shell import entrance
 from topicproof.app.shell.entrance import (
     CONNECTIONS_MAX,
@@ -54,7 +55,6 @@ from topicproof.backend.services.dashboard import (
     require_closed,
     require_peers,
 )
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keys import cookie_secret
 from topicproof.backend.trust.login import Login, Provider, dashboard_provider, read_login

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_ports
 from topicproof.backend.errors import SetupError, TopicproofError
 from topicproof.backend.services.jars import BROKER, fetch
 from topicproof.backend.services.kafka import EmbeddedBroker, EmbeddedKafka
-from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
+from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S, Settings, read_settings
 
 TESTED = ("2.8.2", "4.4.0")

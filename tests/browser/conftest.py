@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.backend.kafka.topics import Writer
+from tests.ports import free_ports
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
 CHROMIUM = "/usr/bin/chromium"

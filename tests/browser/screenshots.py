@@ -26,6 +26,7 @@ from benchmarks.pages import whole_matrix
 from tests.backend.kafka.topics import Writer
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.conftest import wait_until
+from tests.ports import free_ports
 from tests.runs import run_to_end
 from topicproof.backend.address import Address
 from topicproof.backend.history.store import History
@@ -37,7 +38,6 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings, read_settings
 
 STATES = ("fresh", "healthy", "violated", "running", "hostile", "failing")

@@ -19,6 +19,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests import postgresql
 from tests.browser.conftest import settled
 from tests.browser.test_accessibility import violations
+from tests.ports import free_ports
 from topicproof.app.check.table_form import A_TABLE
 from topicproof.backend.address import Address
 from topicproof.backend.contracts.contract import parse_fields
@@ -28,7 +29,6 @@ from topicproof.backend.kafka.client_configs import transactional_producer_confi
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
 RUN_MS = 300_000

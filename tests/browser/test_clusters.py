@@ -12,12 +12,12 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from tests.backend.kafka.topics import Writer
 from tests.browser.conftest import settled
+from tests.ports import free_ports
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
 WEST = "only-west"

@@ -34,6 +34,7 @@ from tests.keycloak import (
     keycloak,
     subject,
 )
+from tests.ports import free_ports
 from tests.test_cli import call
 from topicproof.app.shell.entrance import COOKIE
 from topicproof.backend.errors import NotPermitted
@@ -42,7 +43,6 @@ from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust import device
 from topicproof.backend.trust.acting import acting

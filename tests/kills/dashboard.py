@@ -13,9 +13,9 @@ from tests.browser.conftest import CHROMIUM, FLAGS, PAGE_MS
 from tests.conftest import wait_until
 from tests.kills.kill import Kill
 from tests.kills.pipeline import RESUME_S, start, wrong
+from tests.ports import free_ports
 from topicproof.backend.history.store import History, State
 from topicproof.backend.services.dashboard import dashboard
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
 PAGE = "run?plan_records=1200&plan_rate=300&plan_partitions=2&plan_per_transaction=50"

@@ -27,11 +27,11 @@ from tests.backend.watch.monitoring import Listener, listener
 from tests.backend.watch.test_contracts import Pipeline
 from tests.conftest import wait_until
 from tests.kills.kill import Kill
+from tests.ports import free_ports
 from topicproof.backend.address import Address
 from topicproof.backend.interpreter import python_environment
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
 WATCH = "watch"

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.s3 import S3, s3_jars
 from tests.wheel import CORE, fresh_python
 from topicproof.backend.services.jars import SPARK, jar_files
-from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
+from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import SPARK_START_TIMEOUT_S, Settings
 
 PACKAGES = "packages"

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from tests.browser.conftest import CHROMIUM, FLAGS, PAGE_MS
 from tests.conftest import wait_until
+from tests.ports import free_ports
 from tests.postgresql import new_database
 from tests.runs import read_all
 from tests.s3 import BUCKET, S3, s3
@@ -34,7 +35,6 @@ from topicproof.backend.interpreter import python_path
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.storage import Storage, attach, downloaded

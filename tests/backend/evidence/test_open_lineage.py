@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.app.test_history_page import HELD, TWICE
+from tests.ports import free_ports
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.open_lineage import emit, event_of
-from topicproof.backend.services.processes import free_ports
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 

@@ -19,11 +19,11 @@ from confluent_kafka.admin._scram import (
 
 from tests.backend.kafka.tokens import CLIENT_ID, token_endpoint
 from tests.backend.properties.stores import Authority, write_stores
+from tests.ports import free_ports
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
 PLANTED = f"planted{uuid.uuid4().hex}"

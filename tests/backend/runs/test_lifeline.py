@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from tests.conftest import wait_until
+from tests.ports import free_ports
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SparkError, TopicproofError
 from topicproof.backend.history.store import History, State
@@ -23,7 +24,6 @@ from topicproof.backend.runs.create import create
 from topicproof.backend.runs.lifeline import Lifeline, Service, spark_listens
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import ROOT, Settings
 
 WAIT_S = 60

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SetupError, UsageError
 from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
@@ -16,7 +17,7 @@ from topicproof.backend.services import kafka as broker
 from topicproof.backend.services.dashboard import require_port
 from topicproof.backend.services.jars import BROKER, _put, jar_files, require_known
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.services.processes import free_ports, java
+from topicproof.backend.services.processes import java
 from topicproof.backend.settings import read_settings
 
 pytestmark = pytest.mark.services

@@ -16,12 +16,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions as F
 
 from tests.conftest import wait_until
+from tests.ports import free_ports
 from topicproof.backend.errors import SparkError
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs import clean
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark import MEANING
 from topicproof.backend.services.spark_session import (
     ANY_SETTING,

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.files import paths_in
-from topicproof.backend.services.processes import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.services
 

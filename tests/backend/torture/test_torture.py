@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from topicproof.backend import cli
 from topicproof.backend.commands.show_torture import line, markdown
 from topicproof.backend.errors import ClusterError, SparkError, TopicproofError
@@ -17,7 +18,6 @@ from topicproof.backend.history.store import History, State
 from topicproof.backend.matrix.matrix_table import TABLE
 from topicproof.backend.runs import lifeline
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 from topicproof.backend.torture.schedule import NEVER_DRAWN, Schedule, draw
 from topicproof.backend.torture.torture_run import Torture, TriedSchedule, drawn

@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 import yaml
 
-from topicproof.backend.services.processes import await_start, end_process, free_ports
+from tests.ports import free_ports
+from topicproof.backend.services.processes import await_start, end_process
 from topicproof.backend.settings import ROOT
 
 UNPACKED = ROOT / ".jars" / "monitoring" / "usr" / "bin"

@@ -22,6 +22,7 @@ from tests.backend.kafka.topics import write_headers
 from tests.backend.watch.test_watch import make_again, new_topic as make_topic
 from tests.conftest import wait_until
 from tests.foreign.moving import judged, moving_pair, terms
+from tests.ports import free_ports
 from topicproof.backend.address import Address
 from topicproof.backend.contracts.contract import make_contract
 from topicproof.backend.errors import ClusterError, ContractError
@@ -35,7 +36,6 @@ from topicproof.backend.kafka.cluster import INTERNAL_TOPICS, Cluster
 from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.kafka.raw_records import RawRecord
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import read_settings
 from topicproof.backend.watch import watcher as watcher_module
 from topicproof.backend.watch.alarms import Notice

@@ -15,10 +15,10 @@ from pathlib import Path
 from tests.backend.watch.test_contracts import Pipeline
 from tests.backend.watch.test_watch import new_topic
 from tests.conftest import wait_until
+from tests.ports import free_ports
 from topicproof.backend.history.store import History
 from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import read_settings
 from topicproof.backend.watch.cluster_look import cluster_id
 from topicproof.backend.watch.standings import State, read_standings

@@ -16,6 +16,7 @@ from tests.backend.kafka.hanging import hang
 from tests.backend.kafka.topics import Writer
 from tests.backend.watch.monitoring import RULES, Listener, listener, program, prometheus
 from tests.conftest import wait_until
+from tests.ports import free_ports
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.interpreter import python_environment
@@ -23,7 +24,6 @@ from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.watch import alarms
 from topicproof.backend.watch.alarms import Notice
