@@ -25,11 +25,17 @@ from topicproof.backend.errors import UsageError
 
 BYTES_MAX = 1_000_000
 """Of a file of properties, and of each file that one names."""
+REFERENCES_MAX = 1_000
+"""In one file. Each opens a file of its own."""
+REFERRED_MAX = 10_000_000
+"""Characters that all references of one file may read. A few short ones could name a file of a
+megabyte each, and together take gigabytes."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED = frozenset("\\=:#! ")
-_REFERENCE = re.compile(r"\$\{([^}:]{0,250}):(?:([^}:]{0,4096}):)?([^}]{0,4096})\}")
+_REFERENCE = re.compile(r"\$\{([^}:]{0,250}+):(?:([^}:]{0,4096}+):)?([^}]{0,4096}+)\}")
 """Kafka's own pattern (ConfigTransformer.DEFAULT_PATTERN), which takes the cube of a value's length
 for one without an end: a provider ends at the first colon, and a path has at most 4,096 characters.
+No part gives a character back: none could begin the next one.
 """
 _JAAS = re.compile(r"^[ \t]*+[\w.$-]++\s*+\{[^{}]*LoginModule\s", re.MULTILINE)
 """Matches a file of Java's logins: `KafkaClient { MODULE required NAME="VALUE"; };`"""
@@ -41,6 +47,28 @@ _PROVIDERS = {
 
 
 CONTROL_IN_VALUE = "a control character is in its value. Only tabs and line breaks may be there."
+
+
+class _Budget:
+    """What the references of one file may still read."""
+
+    def __init__(self) -> None:
+        self._references, self._characters = REFERENCES_MAX, REFERRED_MAX
+
+    def take_reference(self, place: str) -> None:
+        """Raises UsageError."""
+        self._references -= 1
+        if self._references < 0:
+            raise UsageError(f"{place}: the file has more than {REFERENCES_MAX:,} references.")
+
+    def take(self, text: str, place: str) -> str:
+        """Return what a reference has read. Raises UsageError."""
+        self._characters -= len(text)
+        if self._characters < 0:
+            raise UsageError(
+                f"{place}: the references of the file read more than {REFERRED_MAX:,} characters."
+            )
+        return text
 
 
 class Properties(dict[str, str]):
@@ -66,10 +94,10 @@ def read_properties(path: Path) -> Properties:
 
     Raises UsageError naming the line. No message contains a value.
     """
-    raw = _raw(path)
-    providers = _providers(raw)
+    raw = _parsed(read_text(path, "The client properties"), path, "The client properties")
+    providers, budget = _providers(raw), _Budget()
     values = {
-        name: _resolved(value, providers, place_of(raw, name))
+        name: _resolved(value, providers, place_of(raw, name), budget)
         for name, value in raw.items()
         if not name.startswith("config.providers")
     }
@@ -104,10 +132,9 @@ def read_text(path: Path, place: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _raw(path: Path, wanted_by: str = "The client properties") -> Properties:
+def _parsed(text: str, path: Path, wanted_by: str) -> Properties:
     values: dict[str, str] = {}
     places: dict[str, str] = {}
-    text = read_text(path, wanted_by)
     if _JAAS.search(text):
         raise UsageError(
             f"{wanted_by}: {path} is a JAAS file. Client properties hold a login in one line: write"
@@ -131,24 +158,24 @@ def _raw(path: Path, wanted_by: str = "The client properties") -> Properties:
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield each line with the number of its first physical line; comments are left out."""
-    begun: str | None = None
+    # Joined at the end of a line only: the parts of one could be a third of the text.
+    begun: list[str] = []
     first = 0
     for number, physical in enumerate(text.splitlines(), start=1):
         line = physical.lstrip()
-        if begun is None:
+        if not begun:
             if not line or line.startswith(("#", "!")):
                 continue
             first = number
-        line = (begun or "") + line
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:
-            begun = line[:-1]
+            begun.append(line[:-1])
         else:
-            begun = None
             # Java keeps spaces at the end. No setting of Kafka's wants them.
-            yield first, line.rstrip()
-    if begun:
-        yield first, begun.rstrip()
+            yield first, "".join([*begun, line]).rstrip()
+            begun = []
+    if unfinished := "".join(begun):
+        yield first, unfinished.rstrip()
 
 
 def _split(line: str) -> tuple[str, str | None]:
@@ -193,9 +220,10 @@ def _providers(raw: Properties) -> dict[str, str]:
     return classes
 
 
-def _resolved(value: str, providers: Mapping[str, str], place: str) -> str:
+def _resolved(value: str, providers: Mapping[str, str], place: str, budget: _Budget) -> str:
     def resolve(match: re.Match[str]) -> str:
         alias, path, key = match.groups()
+        budget.take_reference(place)
         of_class = providers.get(alias)
         if of_class is None:
             raise UsageError(
@@ -205,12 +233,13 @@ def _resolved(value: str, providers: Mapping[str, str], place: str) -> str:
             if key not in os.environ:
                 raise UsageError(f"{place}: the environment variable {key} is not set.")
             require_text([(f"{place}: the environment variable {key}", os.environ[key])])
-            return os.environ[key]
+            return budget.take(os.environ[key], place)
         if not path:
             raise UsageError(f"{place}: the reference must be ${{{alias}:/path:{key or 'key'}}}.")
         if of_class == _PROVIDERS["directory"]:
-            return read_text(Path(path) / key, place)
-        properties = _raw(Path(path), place)
+            return budget.take(read_text(Path(path) / key, place), place)
+        text = budget.take(read_text(Path(path), place), place)
+        properties = _parsed(text, Path(path), place)
         if key not in properties:
             raise UsageError(f"{place}: {path} has no {key}.")
         return properties[key]

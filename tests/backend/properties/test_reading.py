@@ -119,6 +119,27 @@ def test_references_without_an_end_take_no_time(tmp_path: Path) -> None:
     assert (len(values["a"]), len(values["b"])) == (100_002, 80_000)
 
 
+def test_references_of_a_short_file_read_no_gigabytes(tmp_path: Path) -> None:
+    """Story: a pull request brings properties of some kB that name a file of a megabyte again and
+    again. As one value that was gigabytes, and the file was parsed each time."""
+    (tmp_path / "large").write_text("#" * 999_000 + "\na=b\n")
+    for reference in (f"${{directory:{tmp_path}:large}}", f"${{file:{tmp_path}/large:a}}"):
+        with pytest.raises(UsageError, match="line 1, x: the references of the file read more"):
+            read_properties(_file(tmp_path, f"x={reference * 11}\n"))
+        assert read_properties(_file(tmp_path, f"x={reference}\n"))["x"]
+    (tmp_path / "small").write_text("a=b\n")
+    reference = f"${{file:{tmp_path}/small:a}}"
+    assert read_properties(_file(tmp_path, f"x={reference * 1_000}\n")) == {"x": "b" * 1_000}
+    with pytest.raises(UsageError, match="line 2, y: the file has more than 1,000 references"):
+        read_properties(_file(tmp_path, f"x={reference * 1_000}\ny={reference}\n"))
+
+
+def test_a_line_of_many_parts_is_joined_once(tmp_path: Path) -> None:
+    """Story: each of 300,000 continued lines copied all before it."""
+    path = _file(tmp_path, "a=" + "b\\\n" * 300_000 + "\\\n\nc=d\\")
+    assert read_properties(path) == {"a": "b" * 300_000, "c": "d"}
+
+
 def test_a_file_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None:
     """Story: a pull request brings its own properties and certificates: empty lines, beginnings
     without an end. Each took the square of its length, hours for a megabyte. A longer file is
