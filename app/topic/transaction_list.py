@@ -258,8 +258,8 @@ def listing(matches: pd.DataFrame) -> None:
         alt="The transactions of the cluster, one row for each over all its topics",
         column_config={
             "outcome": st.column_config.TextColumn(width=105),
-            "transactional id": st.column_config.TextColumn(width=230),
-            "why": st.column_config.TextColumn(width=280),
+            "transactional id": st.column_config.TextColumn(width=260),
+            "why": st.column_config.TextColumn(width=250),
             "age or duration": st.column_config.TextColumn(width=110, alignment="right"),
             "of its timeout": st.column_config.ProgressColumn(
                 width=95,

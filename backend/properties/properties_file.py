@@ -17,6 +17,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -107,10 +108,16 @@ def read_properties(path: Path) -> Properties:
     return Properties(values, raw.places)
 
 
-def read_bytes(path: Path, place: str) -> bytes:
-    """Return the content of a file that a property names. Raises UsageError."""
+def read_bytes(path: Path, place: str, *, regular_only: bool = False) -> bytes:
+    """Return the content of a file that a property names. `regular_only`: refuse a pipe or a
+    device, which could keep its reader for ever. Raises UsageError."""
+    flags = os.O_RDONLY | (os.O_NONBLOCK if regular_only else 0)
     try:
-        with path.expanduser().open("rb") as file:
+        with open(
+            path.expanduser(), "rb", opener=lambda name, _flags: os.open(name, flags)
+        ) as file:
+            if regular_only and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{place}: {path} is a pipe or a device. Name a file.")
             data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise UsageError(f"{place}: {path} cannot be read ({error.strerror}).") from error
@@ -119,9 +126,10 @@ def read_bytes(path: Path, place: str) -> bytes:
     return data
 
 
-def read_text(path: Path, place: str) -> str:
-    """Return the text of a file that a property names. Raises UsageError."""
-    data = read_bytes(path, place)
+def read_text(path: Path, place: str, *, regular_only: bool = False) -> str:
+    """Return the text of a file that a property names. `regular_only` as in `read_bytes`. Raises
+    UsageError."""
+    data = read_bytes(path, place, regular_only=regular_only)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UsageError(f"{place}: {path} is UTF-16 text. Save it as UTF-8.")
     try:
@@ -237,8 +245,8 @@ def _resolved(value: str, providers: Mapping[str, str], place: str, budget: _Bud
         if not path:
             raise UsageError(f"{place}: the reference must be ${{{alias}:/path:{key or 'key'}}}.")
         if of_class == _PROVIDERS["directory"]:
-            return budget.take(read_text(Path(path) / key, place), place)
-        text = budget.take(read_text(Path(path), place), place)
+            return budget.take(read_text(Path(path) / key, place, regular_only=True), place)
+        text = budget.take(read_text(Path(path), place, regular_only=True), place)
         properties = _parsed(text, Path(path), place)
         if key not in properties:
             raise UsageError(f"{place}: {path} has no {key}.")

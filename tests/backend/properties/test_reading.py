@@ -134,6 +134,15 @@ def test_references_of_a_short_file_read_no_gigabytes(tmp_path: Path) -> None:
         read_properties(_file(tmp_path, f"x={reference * 1_000}\ny={reference}\n"))
 
 
+def test_a_reference_to_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Story: a reference names a pipe into which nobody writes. Who opened it would wait for
+    ever."""
+    os.mkfifo(tmp_path / "pipe")
+    for reference in (f"${{directory:{tmp_path}:pipe}}", f"${{file:{tmp_path}/pipe:a}}"):
+        with pytest.raises(UsageError, match=r"line 1, x: .*/pipe is a pipe or a device"):
+            read_properties(_file(tmp_path, f"x={reference}\n"))
+
+
 def test_a_line_of_many_parts_is_joined_once(tmp_path: Path) -> None:
     """Story: each of 300,000 continued lines copied all before it."""
     path = _file(tmp_path, "a=" + "b\\\n" * 300_000 + "\\\n\nc=d\\")
