@@ -60,10 +60,9 @@ BEFORE_MAX = 1_000_000
 """Outputs of inputs before the judged range that are told apart."""
 NO_PARTITION = -1
 UNRESOLVED = -2
+"""In place of `source_partition`: no input has the identity yet, while inputs are pending."""
 MAYBE_REPEATED = -1
 """How certain the input is of an output whose identity an input may have that is not read yet."""
-"""The place of `source_partition` for an identity that no input has yet, while inputs are
-pending."""
 
 
 class SinkRows(NamedTuple):
